@@ -1,1 +1,4 @@
-//! silverflow.
+//! silverflow runs declarative data pipelines on timely and differential dataflow and keeps the results in Delta tables.
+
+pub mod error;
+pub mod pipeline;
