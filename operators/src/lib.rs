@@ -1,12 +1,19 @@
 //! Incremental dataflow operators over opaque byte rows.
 
+mod batch;
+mod epochs;
+mod event;
 mod row;
+mod scd2;
 mod snapshot;
 mod state;
 #[cfg(test)]
 mod testing;
 
+pub use epochs::{Rows, Shared, shared};
+pub use event::{Change, Upsert};
 pub use row::{Row, stable_hash};
+pub use scd2::{Scd2, Scd2State, Version};
 pub use snapshot::SnapshotError;
 pub use state::{Bytewise, Entry, KeyMut, KeyedState, Order, Run};
 
