@@ -70,12 +70,17 @@ impl<'s> Scd2<'s> for Rows<'s, (Row, Change)> {
         state: Shared<Scd2State>,
         mut ties: impl FnMut(Epoch, i64) + 'static,
     ) -> Rows<'s, (Row, Version)> {
-        unary(self, name, |(key, _)| stable_hash(key), move |epoch, changes, out| {
-            let moved = state.borrow_mut().apply(&changes, out);
-            if moved != 0 {
-                ties(epoch, moved);
-            }
-        })
+        unary(
+            self,
+            name,
+            |(key, _)| stable_hash(key),
+            move |epoch, changes, out| {
+                let moved = state.borrow_mut().apply(&changes, out);
+                if moved != 0 {
+                    ties(epoch, moved);
+                }
+            },
+        )
     }
 }
 
@@ -110,7 +115,11 @@ struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     fn of(event: Event<'a>) -> Self {
-        Piece { start: event.sequence, tracked: event.tracked(), value: event.value }
+        Piece {
+            start: event.sequence,
+            tracked: event.tracked(),
+            value: event.value,
+        }
     }
 }
 
@@ -138,7 +147,11 @@ impl Scd2State {
 
     /// Applies the changes of one epoch, appends what it does to the versions to `out`, and
     /// returns by how much the number of losing changes moved.
-    pub fn apply(&mut self, changes: &[((Row, Change), Diff)], out: &mut Vec<((Row, Version), Diff)>) -> i64 {
+    pub fn apply(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        out: &mut Vec<((Row, Version), Diff)>,
+    ) -> i64 {
         let mut ties = 0;
         let mut events = Run::default();
         let mut heads = Run::default();
@@ -149,7 +162,14 @@ impl Scd2State {
                 consolidate_from(out, start);
                 ties
             } else {
-                let ties = begin(key, group, &mut self.scratch.event, &mut events, &mut heads, out);
+                let ties = begin(
+                    key,
+                    group,
+                    &mut self.scratch.event,
+                    &mut events,
+                    &mut heads,
+                    out,
+                );
                 events.close_key(key);
                 heads.close_key(key);
                 ties
@@ -161,12 +181,19 @@ impl Scd2State {
     }
 
     /// Changes of a key that has state: each sequence in turn.
-    fn change(&mut self, key: &Row, group: &Group<'_, Change>, out: &mut Vec<((Row, Version), Diff)>) -> i64 {
+    fn change(
+        &mut self,
+        key: &Row,
+        group: &Group<'_, Change>,
+        out: &mut Vec<((Row, Version), Diff)>,
+    ) -> i64 {
         let mut ties = 0;
         let mut events = self.events.at(key);
         let mut heads = self.heads.at(key);
         for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-            let Some((first, _)) = same.first() else { continue };
+            let Some((first, _)) = same.first() else {
+                continue;
+            };
             let sequence = &first.sequence;
             below(sequence, &mut self.scratch.below);
             above(sequence, &mut self.scratch.above);
@@ -184,7 +211,16 @@ impl Scd2State {
             let new = winner_at(&events, sequence, &self.scratch.above).map(Event::decode);
             ties += appeared - (i64::from(new.is_some()) - i64::from(old.is_some()));
             if old != new {
-                rewrite(key, sequence, old, new, &events, &mut heads, &self.scratch, out);
+                rewrite(
+                    key,
+                    sequence,
+                    old,
+                    new,
+                    &events,
+                    &mut heads,
+                    &self.scratch,
+                    out,
+                );
             }
         }
         ties
@@ -204,9 +240,16 @@ impl Scd2State {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
         let (events, heads): (Parts, Parts) = snapshot::open("scd2", bytes)?;
-        let (events, heads) = (events.check::<ByPrecedence>()?, heads.check::<crate::Bytewise>()?);
+        let (events, heads) = (
+            events.check::<ByPrecedence>()?,
+            heads.check::<crate::Bytewise>()?,
+        );
         self.events.adopt(events, &keep);
         self.heads.adopt(heads, &keep);
         Ok(())
@@ -227,7 +270,11 @@ fn begin(
     let mut open: Option<(&Row, &Row, &Row)> = None;
     let mut emit = |run: Option<(&Row, &Row, &Row)>, end: Option<&Row>| {
         if let Some((start, _, value)) = run {
-            let version = Version { start: start.clone(), end: end.cloned(), value: value.clone() };
+            let version = Version {
+                start: start.clone(),
+                end: end.cloned(),
+                value: value.clone(),
+            };
             out.push(((key.clone(), version), 1));
         }
     };
@@ -238,7 +285,9 @@ fn begin(
         }
         let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
         ties += (live - 1).max(0);
-        let Some((winner, _)) = same.iter().rfind(|(_, count)| *count > 0) else { continue };
+        let Some((winner, _)) = same.iter().rfind(|(_, count)| *count > 0) else {
+            continue;
+        };
         let sequence = &winner.sequence;
         let tracked = winner.upsert.as_ref().map(|upsert| &upsert.tracked);
         if tracked != open.map(|(_, tracked, _)| tracked) {
@@ -255,13 +304,23 @@ fn begin(
 }
 
 /// The winner at `sequence`, encoded. `above` is the bound above that sequence.
-fn winner_at<'e>(events: &'e KeyMut<'_, ByPrecedence>, sequence: &[u8], above: &[u8]) -> Option<&'e [u8]> {
-    events.before(above).map(|entry| entry.order).filter(|event| Event::decode(event).sequence == sequence)
+fn winner_at<'e>(
+    events: &'e KeyMut<'_, ByPrecedence>,
+    sequence: &[u8],
+    above: &[u8],
+) -> Option<&'e [u8]> {
+    events
+        .before(above)
+        .map(|entry| entry.order)
+        .filter(|event| Event::decode(event).sequence == sequence)
 }
 
 /// The winner at `sequence` has changed from `old` to `new`: emits what that does to the versions
 /// and moves the run heads. `events` are already as they are with `new`.
-#[allow(clippy::too_many_arguments, reason = "the two winners, the state of the key, and where results go")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the two winners, the state of the key, and where results go"
+)]
 fn rewrite(
     key: &Row,
     sequence: &Row,
@@ -272,17 +331,26 @@ fn rewrite(
     scratch: &Scratch,
     out: &mut Vec<((Row, Version), Diff)>,
 ) {
-    let previous = events.before(&scratch.below).map(|entry| Event::decode(entry.order));
+    let previous = events
+        .before(&scratch.below)
+        .map(|entry| Event::decode(entry.order));
     // The least event of the next sequence leads to that sequence's winner.
     let mut bound = Vec::new();
     let next = events.after(&scratch.above).and_then(|entry| {
         above(Event::decode(entry.order).sequence, &mut bound);
-        events.before(&bound).map(|entry| Event::decode(entry.order))
+        events
+            .before(&bound)
+            .map(|entry| Event::decode(entry.order))
     });
     // Neither the head of the previous run nor the head after the next event depends on `sequence`.
     let before = previous.map(|event| {
-        let head = heads.get(event.sequence).or_else(|| heads.before(event.sequence));
-        Piece { start: head.map_or(event.sequence, |head| head.order), ..Piece::of(event) }
+        let head = heads
+            .get(event.sequence)
+            .or_else(|| heads.before(event.sequence));
+        Piece {
+            start: head.map_or(event.sequence, |head| head.order),
+            ..Piece::of(event)
+        }
     });
     let mut end = None;
     let after = next.map(|event| {
@@ -295,12 +363,18 @@ fn rewrite(
             }
         };
         let value = last.map_or(event.value, |last| Event::decode(last.order).value);
-        Piece { value, ..Piece::of(event) }
+        Piece {
+            value,
+            ..Piece::of(event)
+        }
     });
     for (winner, diff) in [(old, -1), (new, 1)] {
         fold([before, winner.map(Piece::of), after], end, |piece, end| {
-            let version =
-                Version { start: Row::from(piece.start), end: end.map(Row::from), value: Row::from(piece.value) };
+            let version = Version {
+                start: Row::from(piece.start),
+                end: end.map(Row::from),
+                value: Row::from(piece.value),
+            };
             out.push(((key.clone(), version), diff));
         });
     }
@@ -309,7 +383,11 @@ fn rewrite(
     let new_tracked = new.and_then(|event| event.tracked());
     let is_head = new.is_some() && new_tracked != previous_tracked;
     let next_head = next.map(|event| {
-        let left = if new.is_some() { new_tracked } else { previous_tracked };
+        let left = if new.is_some() {
+            new_tracked
+        } else {
+            previous_tracked
+        };
         (Row::from(event.sequence), event.tracked() != left)
     });
     heads.set(sequence, Row::default(), i64::from(is_head));

@@ -18,7 +18,7 @@ use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 use segment::Segment;
 
-/// Entries (or keys) in the overlay before it becomes a segment.
+/// Entries in the overlay before it becomes a segment.
 const OVERLAY: usize = 1 << 14;
 /// A single key may have this part of the overlay's entries: they sit in one sorted vector. A bulk
 /// load smaller than this part goes to the overlay.
@@ -62,7 +62,11 @@ struct Cell {
 
 impl Cell {
     fn entry(&self) -> Entry<'_> {
-        Entry { order: &self.order, data: &self.data, count: self.count }
+        Entry {
+            order: &self.order,
+            data: &self.data,
+            count: self.count,
+        }
     }
 }
 
@@ -148,7 +152,10 @@ impl<O: Order> KeyedState<O> {
     /// State with another size of the overlay, so that little data makes many segments.
     #[cfg(test)]
     pub(crate) fn with_overlay(limit: usize) -> Self {
-        KeyedState { limit, ..Self::default() }
+        KeyedState {
+            limit,
+            ..Self::default()
+        }
     }
 
     /// Number of entries with a count other than zero.
@@ -166,11 +173,13 @@ impl<O: Order> KeyedState<O> {
     /// Memory in use, in bytes; exact for segments, an estimate for the overlay.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(Segment::bytes).sum::<usize>() + self.size.overlay * 112 + self.overlay.len() * 64
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
+            + self.size.overlay * 112
+            + self.overlay.len() * 64
     }
 
     /// The entries of `key`, to read and to change.
-    pub fn at(&mut self, key: &Row) -> KeyMut<'_, O> {
+    pub fn at<'a>(&'a mut self, key: &'a Row) -> KeyMut<'a, O> {
         self.maintain();
         let hash = stable_hash(key);
         self.spans.clear();
@@ -180,7 +189,13 @@ impl<O: Order> KeyedState<O> {
             }
         }
         KeyMut {
-            cells: self.overlay.entry(key.clone()).or_default(),
+            key,
+            cells: self
+                .overlay
+                .get_mut(key)
+                .map(std::mem::take)
+                .unwrap_or_default(),
+            overlay: &mut self.overlay,
             segments: &mut self.segments,
             spans: &self.spans,
             size: &mut self.size,
@@ -192,23 +207,28 @@ impl<O: Order> KeyedState<O> {
     /// Whether anything is, or recently was, stored under `key`.
     #[must_use]
     pub fn knows(&self, key: &[u8]) -> bool {
-        if self.overlay.get(key).is_some_and(|cells| !cells.is_empty()) {
+        if self.overlay.contains_key(key) {
             return true;
         }
         let hash = stable_hash(key);
-        self.segments.iter().any(|segment| segment.find(hash, key).is_some())
+        self.segments
+            .iter()
+            .any(|segment| segment.find(hash, key).is_some())
     }
 
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
-        let overlay = self.overlay.iter().filter(|(_, cells)| !cells.is_empty()).map(|(key, _)| key.clone());
+        let overlay = self.overlay.keys().cloned();
         let stored = self.segments.iter().flat_map(|segment| {
             (0..segment.key_count())
                 .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
                 .map(|k| Row::from(segment.key(k)))
         });
-        let mut keys: Vec<(u64, Row)> = overlay.chain(stored).map(|key| (stable_hash(&key), key)).collect();
+        let mut keys: Vec<(u64, Row)> = overlay
+            .chain(stored)
+            .map(|key| (stable_hash(&key), key))
+            .collect();
         keys.sort_unstable();
         keys.dedup();
         keys.into_iter().map(|(_, key)| key).collect()
@@ -220,7 +240,8 @@ impl<O: Order> KeyedState<O> {
         segment.seal();
         if segment.len() < self.limit / PART {
             for k in 0..segment.key_count() {
-                let mut at = self.at(&Row::from(segment.key(k)));
+                let key = Row::from(segment.key(k));
+                let mut at = self.at(&key);
                 for entry in segment.span(k).map(|i| segment.entry(i)) {
                     at.set(&Row::from(entry.order), Row::from(entry.data), entry.count);
                 }
@@ -232,7 +253,7 @@ impl<O: Order> KeyedState<O> {
     }
 
     fn maintain(&mut self) {
-        if self.size.overlay >= self.limit || self.overlay.len() >= self.limit || self.size.crowded {
+        if self.size.overlay >= self.limit || self.size.crowded {
             let overlay = std::mem::take(&mut self.overlay);
             self.size.overlay = 0;
             self.size.crowded = false;
@@ -260,7 +281,8 @@ impl<O: Order> KeyedState<O> {
     /// Restores the invariant on sizes with one merge of the youngest segments.
     fn settle(&mut self) {
         self.segments.retain(|segment| !segment.is_empty());
-        self.segments.sort_by_key(|segment| std::cmp::Reverse(segment.len()));
+        self.segments
+            .sort_by_key(|segment| std::cmp::Reverse(segment.len()));
         let mut keep = self.segments.len();
         let mut total = 0;
         let mut merged = keep;
@@ -291,7 +313,11 @@ impl<O: Order> KeyedState<O> {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this version. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
         let parts: Parts = snapshot::open("keyed", bytes)?;
         self.adopt(parts.check::<O>()?, keep);
         Ok(())
@@ -299,7 +325,10 @@ impl<O: Order> KeyedState<O> {
 
     /// What a snapshot holds, to be encoded as part of something larger.
     pub(crate) fn parts(&self) -> PartsRef<'_> {
-        PartsRef { overlay: flat(self.overlay.iter()), segments: &self.segments }
+        PartsRef {
+            overlay: flat(self.overlay.iter()),
+            segments: &self.segments,
+        }
     }
 
     pub(crate) fn adopt(&mut self, parts: CheckedParts, keep: impl Fn(&[u8]) -> bool) {
@@ -325,8 +354,9 @@ impl<O: Order> KeyedState<O> {
 }
 
 fn flat<'a>(overlay: impl Iterator<Item = (&'a Row, &'a Vec<Cell>)>) -> Segment {
-    let mut keys: Vec<(u64, &Row, &Vec<Cell>)> =
-        overlay.filter(|(_, cells)| !cells.is_empty()).map(|(key, cells)| (stable_hash(key), key, cells)).collect();
+    let mut keys: Vec<(u64, &Row, &Vec<Cell>)> = overlay
+        .map(|(key, cells)| (stable_hash(key), key, cells))
+        .collect();
     keys.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
     let mut segment = Segment::default();
     for (hash, key, cells) in keys {
@@ -375,7 +405,10 @@ pub struct Run<O: Order = Bytewise> {
 
 impl<O: Order> Default for Run<O> {
     fn default() -> Self {
-        Run { segment: Segment::default(), order: PhantomData }
+        Run {
+            segment: Segment::default(),
+            order: PhantomData,
+        }
     }
 }
 
@@ -398,12 +431,27 @@ impl<O: Order> Run<O> {
 /// The entries of one key.
 #[derive(Debug)]
 pub struct KeyMut<'a, O: Order = Bytewise> {
-    cells: &'a mut Vec<Cell>,
+    key: &'a Row,
+    /// The overlay's entries of the key, in its place again when this is dropped.
+    cells: Vec<Cell>,
+    overlay: &'a mut Overlay,
     segments: &'a mut [Segment],
     spans: &'a [Span],
     size: &'a mut Size,
     limit: usize,
     order: PhantomData<O>,
+}
+
+impl<O: Order> Drop for KeyMut<'_, O> {
+    fn drop(&mut self) {
+        let cells = std::mem::take(&mut self.cells);
+        match (self.overlay.get_mut(self.key), cells.is_empty()) {
+            (Some(_), true) => _ = self.overlay.remove(self.key),
+            (Some(slot), false) => *slot = cells,
+            (None, true) => {}
+            (None, false) => _ = self.overlay.insert(self.key.clone(), cells),
+        }
+    }
 }
 
 enum Place {
@@ -416,7 +464,10 @@ impl<O: Order> KeyMut<'_, O> {
         // Most changes arrive in order.
         match self.cells.last().map(|cell| O::compare(&cell.order, order)) {
             None | Some(Ordering::Less) => Err(self.cells.len()),
-            Some(_) => self.cells.binary_search_by(|cell| O::compare(&cell.order, order)),
+            Some(Ordering::Equal) => Ok(self.cells.len() - 1),
+            Some(Ordering::Greater) => self
+                .cells
+                .binary_search_by(|cell| O::compare(&cell.order, order)),
         }
     }
 
@@ -426,9 +477,14 @@ impl<O: Order> KeyMut<'_, O> {
             Err(at) => at,
         };
         for span in self.spans {
-            let Some(segment) = self.segments.get(span.segment) else { continue };
+            let Some(segment) = self.segments.get(span.segment) else {
+                continue;
+            };
             let i = segment.lower::<O>(&span.entries, order);
-            if i < span.entries.end && segment.count(i) != 0 && O::compare(segment.order(i), order) == Ordering::Equal {
+            if i < span.entries.end
+                && segment.count(i) != 0
+                && O::compare(segment.order(i), order) == Ordering::Equal
+            {
                 return Ok(Place::Segment(span.segment, i));
             }
         }
@@ -455,7 +511,9 @@ impl<O: Order> KeyMut<'_, O> {
             Ok(place) => {
                 let old = match place {
                     Place::Overlay(i) => self.cells.get(i).map_or(0, |cell| cell.count),
-                    Place::Segment(s, i) => self.segments.get(s).map_or(0, |segment| segment.count(i)),
+                    Place::Segment(s, i) => {
+                        self.segments.get(s).map_or(0, |segment| segment.count(i))
+                    }
                 };
                 let new = old.saturating_add(diff);
                 self.write(place, new);
@@ -476,7 +534,10 @@ impl<O: Order> KeyMut<'_, O> {
                 return self.write(Place::Overlay(i), count);
             }
             Ok(Place::Segment(s, i)) => {
-                let same = self.segments.get(s).is_some_and(|segment| segment.data(i) == data.as_bytes());
+                let same = self
+                    .segments
+                    .get(s)
+                    .is_some_and(|segment| segment.data(i) == data.as_bytes());
                 self.write(Place::Segment(s, i), if same { count } else { 0 });
                 same
             }
@@ -484,6 +545,24 @@ impl<O: Order> KeyMut<'_, O> {
         if !same {
             let at = self.search(order).unwrap_or_else(|at| at);
             self.insert(at, order.clone(), data, count);
+        }
+    }
+
+    /// Removes all entries. Cost: the entries.
+    pub fn clear(&mut self) {
+        self.size.entries -= self.cells.len();
+        self.size.overlay -= self.cells.len();
+        self.cells.clear();
+        for span in self.spans {
+            for i in span.entries.clone() {
+                if self
+                    .segments
+                    .get(span.segment)
+                    .is_some_and(|segment| segment.count(i) != 0)
+                {
+                    self.write(Place::Segment(span.segment, i), 0);
+                }
+            }
         }
     }
 
@@ -533,23 +612,41 @@ impl<O: Order> KeyMut<'_, O> {
     }
 
     fn parts(&self) -> impl Iterator<Item = (&Segment, &Range<usize>)> {
-        self.spans.iter().filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
+        self.spans
+            .iter()
+            .filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
     }
 
-    fn downwards(&self, overlay: usize, before: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
+    fn downwards(
+        &self,
+        overlay: usize,
+        before: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
         let cells = self.cells.get(..overlay).unwrap_or_default();
-        let cell = cells.iter().rev().find(|cell| cell.count > 0).map(Cell::entry);
+        let cell = cells
+            .iter()
+            .rev()
+            .find(|cell| cell.count > 0)
+            .map(Cell::entry);
         let stored = self.parts().filter_map(|(segment, span)| {
-            segment.previous_live(before(segment, span), span.start).map(|i| segment.entry(i))
+            segment
+                .previous_live(before(segment, span), span.start)
+                .map(|i| segment.entry(i))
         });
         Self::choose(cell, stored, Ordering::Greater)
     }
 
-    fn upwards(&self, overlay: usize, from: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
+    fn upwards(
+        &self,
+        overlay: usize,
+        from: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
         let cells = self.cells.get(overlay..).unwrap_or_default();
         let cell = cells.iter().find(|cell| cell.count > 0).map(Cell::entry);
         let stored = self.parts().filter_map(|(segment, span)| {
-            segment.next_live(from(segment, span), span.end).map(|i| segment.entry(i))
+            segment
+                .next_live(from(segment, span), span.end)
+                .map(|i| segment.entry(i))
         });
         Self::choose(cell, stored, Ordering::Less)
     }
@@ -587,8 +684,10 @@ impl<O: Order> KeyMut<'_, O> {
     /// All entries in order, those with a negative count included.
     pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut cells = self.cells.iter().peekable();
-        let mut parts: Vec<(&Segment, Range<usize>)> =
-            self.parts().map(|(segment, span)| (segment, span.clone())).collect();
+        let mut parts: Vec<(&Segment, Range<usize>)> = self
+            .parts()
+            .map(|(segment, span)| (segment, span.clone()))
+            .collect();
         std::iter::from_fn(move || {
             for (segment, span) in &mut parts {
                 while span.start < span.end && segment.count(span.start) == 0 {

@@ -123,7 +123,9 @@ where
         worker.dataflow::<Epoch, _, _>(|scope| {
             let (left, right) = (left.to_collection(scope), right.to_collection(scope));
             build(left, right)
-                .inspect(move |(item, epoch, diff)| sink.lock().unwrap()[*epoch as usize].push((item.clone(), *diff)))
+                .inspect(move |(item, epoch, diff)| {
+                    sink.lock().unwrap()[*epoch as usize].push((item.clone(), *diff))
+                })
                 .inner
                 .probe_with(&probe);
         });
@@ -175,7 +177,12 @@ where
     E: ExchangeData,
 {
     let nothing = vec![Vec::new(); feed.len()];
-    run2(workers, in_flight, (feed, nothing), move |rows, _: Rows<'_, ()>| build(rows))
+    run2(
+        workers,
+        in_flight,
+        (feed, nothing),
+        move |rows, _: Rows<'_, ()>| build(rows),
+    )
 }
 
 /// Checks that `output`, added up, is what `oracle` makes of the input after each epoch.

@@ -17,7 +17,11 @@ fn up(words: &[u64], from: usize) -> Option<usize> {
     if head != 0 {
         return Some(first * 64 + head.trailing_zeros() as usize);
     }
-    let (skip, word) = words.get(first + 1..)?.iter().enumerate().find(|(_, word)| **word != 0)?;
+    let (skip, word) = words
+        .get(first + 1..)?
+        .iter()
+        .enumerate()
+        .find(|(_, word)| **word != 0)?;
     Some((first + 1 + skip) * 64 + word.trailing_zeros() as usize)
 }
 
@@ -28,7 +32,12 @@ fn down(words: &[u64], before: usize) -> Option<usize> {
     if tail != 0 {
         return Some(last / 64 * 64 + 63 - tail.leading_zeros() as usize);
     }
-    let (at, word) = words.get(..last / 64)?.iter().enumerate().rev().find(|(_, word)| **word != 0)?;
+    let (at, word) = words
+        .get(..last / 64)?
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(_, word)| **word != 0)?;
     Some(at * 64 + 63 - word.leading_zeros() as usize)
 }
 
@@ -102,10 +111,22 @@ mod tests {
                 // Mostly removals, then mostly insertions.
                 let insert = (seed >> 20) % 8 < if step < bound * 3 { 1 } else { 6 };
                 live.set(i, insert);
-                if insert { model.insert(i) } else { model.remove(&i) };
+                if insert {
+                    model.insert(i)
+                } else {
+                    model.remove(&i)
+                };
                 let at = (seed >> 40) as usize % (bound + 1);
-                assert_eq!(live.next(at), model.range(at..).next().copied(), "next {at} of {bound}");
-                assert_eq!(live.previous(at), model.range(..at).next_back().copied(), "previous {at} of {bound}");
+                assert_eq!(
+                    live.next(at),
+                    model.range(at..).next().copied(),
+                    "next {at} of {bound}"
+                );
+                assert_eq!(
+                    live.previous(at),
+                    model.range(..at).next_back().copied(),
+                    "previous {at} of {bound}"
+                );
             }
         }
     }

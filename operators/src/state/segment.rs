@@ -88,7 +88,9 @@ impl Segment {
         let bound = self.len();
         for (i, count) in self.counts.iter().enumerate() {
             if *count <= 0 {
-                self.live.get_or_insert_with(|| Live::all(bound)).set(i, false);
+                self.live
+                    .get_or_insert_with(|| Live::all(bound))
+                    .set(i, false);
                 self.dead += usize::from(*count == 0);
             }
         }
@@ -107,13 +109,15 @@ impl Segment {
         if !lengths || !ends {
             return false;
         }
-        self.hashes = (0..self.keys.len()).map(|k| stable_hash(self.keys.get(k))).collect();
-        let keys = (1..self.keys.len()).all(|k| {
-            (self.hash(k - 1), self.keys.get(k - 1)) < (self.hash(k), self.keys.get(k))
-        });
+        self.hashes = (0..self.keys.len())
+            .map(|k| stable_hash(self.keys.get(k)))
+            .collect();
+        let keys = (1..self.keys.len())
+            .all(|k| (self.hash(k - 1), self.keys.get(k - 1)) < (self.hash(k), self.keys.get(k)));
         let orders = (0..self.keys.len()).all(|k| {
             let span = self.span(k);
-            (span.start + 1..span.end).all(|i| O::compare(self.order(i - 1), self.order(i)) == Ordering::Less)
+            (span.start + 1..span.end)
+                .all(|i| O::compare(self.order(i - 1), self.order(i)) == Ordering::Less)
         });
         self.seal();
         keys && orders
@@ -162,11 +166,19 @@ impl Segment {
     }
 
     pub(super) fn count(&self, i: usize) -> i64 {
-        if self.counts.is_empty() { 1 } else { self.counts.get(i).copied().unwrap_or(0) }
+        if self.counts.is_empty() {
+            1
+        } else {
+            self.counts.get(i).copied().unwrap_or(0)
+        }
     }
 
     pub(super) fn entry(&self, i: usize) -> Entry<'_> {
-        Entry { order: self.order(i), data: self.data(i), count: self.count(i) }
+        Entry {
+            order: self.order(i),
+            data: self.data(i),
+            count: self.count(i),
+        }
     }
 
     pub(super) fn set_count(&mut self, i: usize, count: i64) {
@@ -178,7 +190,9 @@ impl Segment {
             self.dead = self.dead + usize::from(count == 0) - usize::from(*slot == 0);
             *slot = count;
             if count <= 0 || self.live.is_some() {
-                self.live.get_or_insert_with(|| Live::all(bound)).set(i, count > 0);
+                self.live
+                    .get_or_insert_with(|| Live::all(bound))
+                    .set(i, count > 0);
             }
         }
     }
@@ -188,7 +202,11 @@ impl Segment {
         let (mut low, mut high) = (span.start, span.end);
         while low < high {
             let middle = low.midpoint(high);
-            if O::compare(self.order(middle), order) == Ordering::Less { low = middle + 1 } else { high = middle }
+            if O::compare(self.order(middle), order) == Ordering::Less {
+                low = middle + 1
+            } else {
+                high = middle
+            }
         }
         low
     }
@@ -255,7 +273,9 @@ fn copy(out: &mut Segment, part: &Segment, i: usize) {
     }
 }
 
-fn take_least<'a, O: Order>(spans: &mut [(&'a Segment, Range<usize>)]) -> Option<(&'a Segment, usize)> {
+fn take_least<'a, O: Order>(
+    spans: &mut [(&'a Segment, Range<usize>)],
+) -> Option<(&'a Segment, usize)> {
     let (part, span) = spans
         .iter_mut()
         .filter(|(_, span)| !span.is_empty())

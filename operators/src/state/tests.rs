@@ -39,19 +39,40 @@ fn owned(entry: Option<Entry<'_>>) -> Owned {
 
 fn check_key<O: Model>(state: &mut KeyedState<O>, model: &Reference, key: &Row, order: &[u8]) {
     let at = state.at(key);
-    let all: Vec<_> = model.range((key.to_vec(), vec![])..).take_while(|(k, _)| k.0 == key.to_vec()).collect();
+    let all: Vec<_> = model
+        .range((key.to_vec(), vec![])..)
+        .take_while(|(k, _)| k.0 == key.to_vec())
+        .collect();
     let rank = O::rank(order);
     let live = |keep: &dyn Fn(&Vec<u8>) -> bool| -> Vec<Owned> {
-        all.iter().filter(|(k, v)| v.2 > 0 && keep(&k.1)).map(|(_, v)| Some((*v).clone())).collect()
+        all.iter()
+            .filter(|(k, v)| v.2 > 0 && keep(&k.1))
+            .map(|(_, v)| Some((*v).clone()))
+            .collect()
     };
-    let exact = all.iter().find(|(k, _)| k.1 == rank).map(|(_, v)| (*v).clone());
+    let exact = all
+        .iter()
+        .find(|(k, _)| k.1 == rank)
+        .map(|(_, v)| (*v).clone());
     assert_eq!(owned(at.get(order)), exact);
-    assert_eq!(owned(at.first()), live(&|_| true).first().cloned().flatten());
+    assert_eq!(
+        owned(at.first()),
+        live(&|_| true).first().cloned().flatten()
+    );
     assert_eq!(owned(at.last()), live(&|_| true).last().cloned().flatten());
-    assert_eq!(owned(at.before(order)), live(&|r| *r < rank).last().cloned().flatten());
-    assert_eq!(owned(at.after(order)), live(&|r| *r > rank).first().cloned().flatten());
+    assert_eq!(
+        owned(at.before(order)),
+        live(&|r| *r < rank).last().cloned().flatten()
+    );
+    assert_eq!(
+        owned(at.after(order)),
+        live(&|r| *r > rank).first().cloned().flatten()
+    );
     let scanned: Vec<_> = at.scan().map(|e| owned(Some(e)).unwrap()).collect();
-    assert_eq!(scanned, all.iter().map(|(_, v)| (*v).clone()).collect::<Vec<_>>());
+    assert_eq!(
+        scanned,
+        all.iter().map(|(_, v)| (*v).clone()).collect::<Vec<_>>()
+    );
 }
 
 fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, removals: bool) {
@@ -71,7 +92,11 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
                 let data = random.below(3).to_be_bytes()[7..].to_vec();
                 let count = random.below(4) as i64 - 1;
                 state.at(&key).set(&order, Row::from(data.clone()), count);
-                if count == 0 { model.remove(&id) } else { model.insert(id, (order.to_vec(), data, count)) };
+                if count == 0 {
+                    model.remove(&id)
+                } else {
+                    model.insert(id, (order.to_vec(), data, count))
+                };
             }
             n => {
                 let diff = if n < 3 { 1 } else { -1 };
@@ -93,7 +118,9 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
             // In two shards, as two workers would read it.
             let mut again = KeyedState::<O>::with_overlay(overlay);
             for shard in 0..2 {
-                again.restore(&bytes, |key| stable_hash(key) % 2 == shard).unwrap();
+                again
+                    .restore(&bytes, |key| stable_hash(key) % 2 == shard)
+                    .unwrap();
             }
             assert_eq!(again.keys(), state.keys());
             assert_eq!(again.len(), state.len());
@@ -125,7 +152,10 @@ fn bulk_load_beside_changes() {
         let mut state = KeyedState::<Bytewise>::with_overlay(1024);
         let mut model = Reference::new();
         for i in 0..200u64 {
-            let (key, order) = (Row::from(&(i % 9 + 1_000_000).to_be_bytes()), Row::from(&i.to_be_bytes()));
+            let (key, order) = (
+                Row::from(&(i % 9 + 1_000_000).to_be_bytes()),
+                Row::from(&i.to_be_bytes()),
+            );
             state.at(&key).add(&order, 1);
             model.insert((key.to_vec(), order.to_vec()), (order.to_vec(), vec![], 1));
         }
@@ -176,7 +206,9 @@ fn the_first_of_many_removed_is_found_fast() {
 fn damaged_snapshots_are_refused() {
     let mut state = KeyedState::<Bytewise>::with_overlay(16);
     for i in 0..100u64 {
-        state.at(&Row::from(&(i % 7).to_be_bytes())).add(&Row::from(&i.to_be_bytes()), 1);
+        state
+            .at(&Row::from(&(i % 7).to_be_bytes()))
+            .add(&Row::from(&i.to_be_bytes()), 1);
     }
     let bytes = state.snapshot().unwrap();
     let mut other = KeyedState::<Bytewise>::new();
