@@ -1,0 +1,716 @@
+//! Keyed state: the one structure in which operators remember rows.
+
+mod list;
+mod live;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+use segment::Segment;
+
+/// Entries in the overlay before it becomes a segment.
+const OVERLAY: usize = 1 << 14;
+/// A single key may have this part of the overlay's entries: they sit in one sorted vector. A bulk
+/// load smaller than this part goes to the overlay.
+const PART: usize = 16;
+/// A segment is at least this many times larger than all younger ones together.
+const GROWTH: usize = 4;
+
+/// The order of the entries of one key.
+pub trait Order: 'static {
+    /// Compares two `order` byte strings. Equal means the same identity.
+    fn compare(a: &[u8], b: &[u8]) -> Ordering;
+}
+
+/// Entries in the order of their bytes.
+#[derive(Debug)]
+pub struct Bytewise;
+
+impl Order for Bytewise {
+    fn compare(a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+/// One entry of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// What identifies the entry within its key, and where it stands.
+    pub order: &'a [u8],
+    /// What is stored beside it.
+    pub data: &'a [u8],
+    /// Its multiplicity, never zero.
+    pub count: i64,
+}
+
+#[derive(Debug)]
+struct Cell {
+    order: Row,
+    data: Row,
+    count: i64,
+}
+
+impl Cell {
+    fn entry(&self) -> Entry<'_> {
+        Entry {
+            order: &self.order,
+            data: &self.data,
+            count: self.count,
+        }
+    }
+}
+
+/// [`stable_hash`] as the hasher of the overlay.
+#[derive(Default)]
+struct StableHasher(u64);
+
+impl Hasher for StableHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = stable_hash(bytes);
+    }
+    // The length prefix of a slice adds nothing.
+    fn write_usize(&mut self, _: usize) {}
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Overlay = HashMap<Row, Vec<Cell>, BuildHasherDefault<StableHasher>>;
+
+/// Where the entries of one key lie in one segment.
+#[derive(Debug)]
+struct Span {
+    segment: usize,
+    entries: Range<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Size {
+    /// Entries with a count other than zero.
+    entries: usize,
+    overlay: usize,
+    /// A key of the overlay has grown beyond its part.
+    crowded: bool,
+    /// A segment may be mostly dead.
+    decayed: bool,
+}
+
+/// An ordered multimap from keys to entries: `key -> (order -> (data, count))`.
+///
+/// Segments, sorted and in flat memory, lie under a small mutable overlay. An entry is in one
+/// place only: the overlay or one segment, in which its count can change but its bytes cannot.
+/// When the overlay is full it becomes a segment, and segments merge so that each is several times
+/// larger than all younger ones together.
+///
+/// Entries whose count is negative are kept, since the insertion may still come, but navigation
+/// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
+///
+/// Cost: finding a key is a binary search in each of the O(log n) segments; every operation on it
+/// another one within the key. Merging costs O(log n) a change, amortised.
+#[derive(Debug)]
+pub struct KeyedState<O: Order = Bytewise> {
+    overlay: Overlay,
+    /// From large and old to small and young.
+    segments: Vec<Segment>,
+    size: Size,
+    limit: usize,
+    /// The spans of the key at hand, here to reuse the allocation.
+    spans: Vec<Span>,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Default for KeyedState<O> {
+    fn default() -> Self {
+        KeyedState {
+            overlay: Overlay::default(),
+            segments: Vec::new(),
+            size: Size::default(),
+            limit: OVERLAY,
+            spans: Vec::new(),
+            order: PhantomData,
+        }
+    }
+}
+
+impl<O: Order> KeyedState<O> {
+    /// Empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// State with another size of the overlay, so that little data makes many segments.
+    #[cfg(test)]
+    pub(crate) fn with_overlay(limit: usize) -> Self {
+        KeyedState {
+            limit,
+            ..Self::default()
+        }
+    }
+
+    /// Number of entries with a count other than zero.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.size.entries
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.size.entries == 0
+    }
+
+    /// Memory in use, in bytes; exact for segments, an estimate for the overlay.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
+            + self.size.overlay * 112
+            + self.overlay.len() * 64
+    }
+
+    /// The entries of `key`, to read and to change.
+    pub fn at<'a>(&'a mut self, key: &'a Row) -> KeyMut<'a, O> {
+        self.maintain();
+        let hash = stable_hash(key);
+        self.spans.clear();
+        for (segment, part) in self.segments.iter().enumerate() {
+            if let Some(entries) = part.find(hash, key) {
+                self.spans.push(Span { segment, entries });
+            }
+        }
+        KeyMut {
+            key,
+            cells: self
+                .overlay
+                .get_mut(key)
+                .map(std::mem::take)
+                .unwrap_or_default(),
+            overlay: &mut self.overlay,
+            segments: &mut self.segments,
+            spans: &self.spans,
+            size: &mut self.size,
+            limit: self.limit / PART,
+            order: PhantomData,
+        }
+    }
+
+    /// Whether anything is, or recently was, stored under `key`.
+    #[must_use]
+    pub fn knows(&self, key: &[u8]) -> bool {
+        if self.overlay.contains_key(key) {
+            return true;
+        }
+        let hash = stable_hash(key);
+        self.segments
+            .iter()
+            .any(|segment| segment.find(hash, key).is_some())
+    }
+
+    /// All keys with entries, each once, in an order that depends on the keys alone.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Row> {
+        let overlay = self.overlay.keys().cloned();
+        let stored = self.segments.iter().flat_map(|segment| {
+            (0..segment.key_count())
+                .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
+                .map(|k| Row::from(segment.key(k)))
+        });
+        let mut keys: Vec<(u64, Row)> = overlay
+            .chain(stored)
+            .map(|key| (stable_hash(&key), key))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Adds a sorted run in one step. None of its keys may be in the state already.
+    pub fn load(&mut self, run: Run<O>) {
+        let mut segment = run.segment;
+        segment.seal();
+        if segment.len() < self.limit / PART {
+            for k in 0..segment.key_count() {
+                let key = Row::from(segment.key(k));
+                let mut at = self.at(&key);
+                for entry in segment.span(k).map(|i| segment.entry(i)) {
+                    at.set(&Row::from(entry.order), Row::from(entry.data), entry.count);
+                }
+            }
+        } else {
+            self.size.entries += segment.len() - segment.dead();
+            self.push_segment(segment);
+        }
+    }
+
+    fn maintain(&mut self) {
+        if self.size.overlay >= self.limit || self.size.crowded {
+            let overlay = std::mem::take(&mut self.overlay);
+            self.size.overlay = 0;
+            self.size.crowded = false;
+            let segment = flat(overlay.iter());
+            self.push_segment(segment);
+        }
+        if self.size.decayed {
+            self.size.decayed = false;
+            for segment in &mut self.segments {
+                if segment.dead() * 2 > segment.len() {
+                    *segment = segment::merge::<O>(std::slice::from_ref(segment));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn push_segment(&mut self, segment: Segment) {
+        if !segment.is_empty() {
+            self.segments.push(segment);
+            self.settle();
+        }
+    }
+
+    /// Restores the invariant on sizes with one merge of the youngest segments.
+    fn settle(&mut self) {
+        self.segments.retain(|segment| !segment.is_empty());
+        self.segments
+            .sort_by_key(|segment| std::cmp::Reverse(segment.len()));
+        let mut keep = self.segments.len();
+        let mut total = 0;
+        let mut merged = keep;
+        while let Some(segment) = keep.checked_sub(1).and_then(|i| self.segments.get(i)) {
+            if total > 0 && segment.len() >= GROWTH * total {
+                break;
+            }
+            total += segment.len();
+            keep -= 1;
+            merged = keep;
+        }
+        if self.segments.len() - merged > 1 {
+            let parts = self.segments.split_off(merged);
+            self.segments.push(segment::merge::<O>(&parts));
+        }
+    }
+
+    /// The state as bytes, framed for `kind`. Cost: one pass over the state.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::seal("keyed", &self.parts())
+    }
+
+    /// Adds the entries of a snapshot whose key passes `keep`. Several snapshots with distinct
+    /// keys can be restored into one state, which is how shards move between workers.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this version. The state is then unchanged.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
+        let parts: Parts = snapshot::open("keyed", bytes)?;
+        self.adopt(parts.check::<O>()?, keep);
+        Ok(())
+    }
+
+    /// What a snapshot holds, to be encoded as part of something larger.
+    pub(crate) fn parts(&self) -> PartsRef<'_> {
+        PartsRef {
+            overlay: flat(self.overlay.iter()),
+            segments: &self.segments,
+        }
+    }
+
+    pub(crate) fn adopt(&mut self, parts: CheckedParts, keep: impl Fn(&[u8]) -> bool) {
+        for mut segment in parts.0 {
+            if !(0..segment.key_count()).all(|k| keep(segment.key(k))) {
+                let mut kept = Segment::default();
+                for k in (0..segment.key_count()).filter(|k| keep(segment.key(*k))) {
+                    for entry in segment.span(k).map(|i| segment.entry(i)) {
+                        kept.push(entry.order, entry.data, entry.count);
+                    }
+                    kept.close_key(segment.hash(k), segment.key(k));
+                }
+                kept.seal();
+                segment = kept;
+            }
+            self.size.entries += segment.len() - segment.dead();
+            if !segment.is_empty() {
+                self.segments.push(segment);
+            }
+        }
+        self.settle();
+    }
+}
+
+fn flat<'a>(overlay: impl Iterator<Item = (&'a Row, &'a Vec<Cell>)>) -> Segment {
+    let mut keys: Vec<(u64, &Row, &Vec<Cell>)> = overlay
+        .map(|(key, cells)| (stable_hash(key), key, cells))
+        .collect();
+    keys.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    let mut segment = Segment::default();
+    for (hash, key, cells) in keys {
+        for cell in cells {
+            segment.push(&cell.order, &cell.data, cell.count);
+        }
+        segment.close_key(hash, key);
+    }
+    segment.seal();
+    segment
+}
+
+#[derive(Serialize)]
+pub(crate) struct PartsRef<'a> {
+    segments: &'a [Segment],
+    overlay: Segment,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Parts {
+    segments: Vec<Segment>,
+    overlay: Segment,
+}
+
+/// Segments whose content has been checked.
+pub(crate) struct CheckedParts(Vec<Segment>);
+
+impl Parts {
+    pub(crate) fn check<O: Order>(self) -> Result<CheckedParts, SnapshotError> {
+        let mut segments = self.segments;
+        segments.push(self.overlay);
+        if segments.iter_mut().all(Segment::rebuild::<O>) {
+            Ok(CheckedParts(segments))
+        } else {
+            Err(SnapshotError::Damaged)
+        }
+    }
+}
+
+/// A sorted run for [`KeyedState::load`].
+#[derive(Debug)]
+pub struct Run<O: Order = Bytewise> {
+    segment: Segment,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Default for Run<O> {
+    fn default() -> Self {
+        Run {
+            segment: Segment::default(),
+            order: PhantomData,
+        }
+    }
+}
+
+impl<O: Order> Run<O> {
+    /// Appends an entry to the key that the next [`Run::close_key`] names. Within a key, entries
+    /// come in ascending order, each identity once.
+    pub fn push(&mut self, order: &[u8], data: &[u8], count: i64) {
+        if count != 0 {
+            self.segment.push(order, data, count);
+        }
+    }
+
+    /// Gives the entries pushed since the last call to `key`. Keys come ascending by
+    /// ([`stable_hash`] of the key, key), each once.
+    pub fn close_key(&mut self, key: &[u8]) {
+        self.segment.close_key(stable_hash(key), key);
+    }
+}
+
+/// The entries of one key.
+#[derive(Debug)]
+pub struct KeyMut<'a, O: Order = Bytewise> {
+    key: &'a Row,
+    /// The overlay's entries of the key, in its place again when this is dropped.
+    cells: Vec<Cell>,
+    overlay: &'a mut Overlay,
+    segments: &'a mut [Segment],
+    spans: &'a [Span],
+    size: &'a mut Size,
+    limit: usize,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Drop for KeyMut<'_, O> {
+    fn drop(&mut self) {
+        let cells = std::mem::take(&mut self.cells);
+        match (self.overlay.get_mut(self.key), cells.is_empty()) {
+            (Some(_), true) => _ = self.overlay.remove(self.key),
+            (Some(slot), false) => *slot = cells,
+            (None, true) => {}
+            (None, false) => _ = self.overlay.insert(self.key.clone(), cells),
+        }
+    }
+}
+
+enum Place {
+    Overlay(usize),
+    Segment(usize, usize),
+}
+
+impl<O: Order> KeyMut<'_, O> {
+    fn search(&self, order: &[u8]) -> Result<usize, usize> {
+        // Most changes arrive in order.
+        match self.cells.last().map(|cell| O::compare(&cell.order, order)) {
+            None | Some(Ordering::Less) => Err(self.cells.len()),
+            Some(Ordering::Equal) => Ok(self.cells.len() - 1),
+            Some(Ordering::Greater) => self
+                .cells
+                .binary_search_by(|cell| O::compare(&cell.order, order)),
+        }
+    }
+
+    fn find(&self, order: &[u8]) -> Result<Place, usize> {
+        let at = match self.search(order) {
+            Ok(i) => return Ok(Place::Overlay(i)),
+            Err(at) => at,
+        };
+        for span in self.spans {
+            let Some(segment) = self.segments.get(span.segment) else {
+                continue;
+            };
+            let i = segment.lower::<O>(&span.entries, order);
+            if i < span.entries.end
+                && segment.count(i) != 0
+                && O::compare(segment.order(i), order) == Ordering::Equal
+            {
+                return Ok(Place::Segment(span.segment, i));
+            }
+        }
+        Err(at)
+    }
+
+    /// The entry at `order`, whatever its count.
+    #[must_use]
+    pub fn get(&self, order: &[u8]) -> Option<Entry<'_>> {
+        match self.find(order).ok()? {
+            Place::Overlay(i) => self.cells.get(i).map(Cell::entry),
+            Place::Segment(s, i) => self.segments.get(s).map(|segment| segment.entry(i)),
+        }
+    }
+
+    /// Adds `diff` to the count at `order` and returns the count before and after. A new entry
+    /// has empty data; at zero the entry, with its data, is gone.
+    pub fn add(&mut self, order: &Row, diff: i64) -> (i64, i64) {
+        match self.find(order) {
+            Err(at) => {
+                self.insert(at, order.clone(), Row::default(), diff);
+                (0, diff)
+            }
+            Ok(place) => {
+                let old = match place {
+                    Place::Overlay(i) => self.cells.get(i).map_or(0, |cell| cell.count),
+                    Place::Segment(s, i) => {
+                        self.segments.get(s).map_or(0, |segment| segment.count(i))
+                    }
+                };
+                let new = old.saturating_add(diff);
+                self.write(place, new);
+                (old, new)
+            }
+        }
+    }
+
+    /// Makes the entry at `order` hold `data` and `count`; a count of zero removes it.
+    pub fn set(&mut self, order: &Row, data: Row, count: i64) {
+        let found = self.find(order);
+        let same = match found {
+            Err(at) => return self.insert(at, order.clone(), data, count),
+            Ok(Place::Overlay(i)) => {
+                if let Some(cell) = self.cells.get_mut(i) {
+                    cell.data = data;
+                }
+                return self.write(Place::Overlay(i), count);
+            }
+            Ok(Place::Segment(s, i)) => {
+                let same = self
+                    .segments
+                    .get(s)
+                    .is_some_and(|segment| segment.data(i) == data.as_bytes());
+                self.write(Place::Segment(s, i), if same { count } else { 0 });
+                same
+            }
+        };
+        if !same {
+            let at = self.search(order).unwrap_or_else(|at| at);
+            self.insert(at, order.clone(), data, count);
+        }
+    }
+
+    /// Removes all entries. Cost: the entries.
+    pub fn clear(&mut self) {
+        self.size.entries -= self.cells.len();
+        self.size.overlay -= self.cells.len();
+        self.cells.clear();
+        for span in self.spans {
+            for i in span.entries.clone() {
+                if self
+                    .segments
+                    .get(span.segment)
+                    .is_some_and(|segment| segment.count(i) != 0)
+                {
+                    self.write(Place::Segment(span.segment, i), 0);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, at: usize, order: Row, data: Row, count: i64) {
+        if count != 0 {
+            self.cells.insert(at, Cell { order, data, count });
+            self.size.entries += 1;
+            self.size.overlay += 1;
+            self.size.crowded |= self.cells.len() > self.limit;
+        }
+    }
+
+    fn write(&mut self, place: Place, count: i64) {
+        self.size.entries -= usize::from(count == 0);
+        match place {
+            Place::Overlay(i) if count == 0 => {
+                self.cells.remove(i);
+                self.size.overlay -= 1;
+            }
+            Place::Overlay(i) => {
+                if let Some(cell) = self.cells.get_mut(i) {
+                    cell.count = count;
+                }
+            }
+            Place::Segment(s, i) => {
+                if let Some(segment) = self.segments.get_mut(s) {
+                    segment.set_count(i, count);
+                    self.size.decayed |= segment.dead() * 2 > segment.len();
+                }
+            }
+        }
+    }
+
+    /// The live entries of the parts, one candidate each, and among them the chosen one.
+    fn choose<'e>(
+        overlay: Option<Entry<'e>>,
+        stored: impl Iterator<Item = Entry<'e>>,
+        wanted: Ordering,
+    ) -> Option<Entry<'e>> {
+        let mut best = overlay;
+        for entry in stored {
+            if best.is_none_or(|best| O::compare(entry.order, best.order) == wanted) {
+                best = Some(entry);
+            }
+        }
+        best
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (&Segment, &Range<usize>)> {
+        self.spans
+            .iter()
+            .filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
+    }
+
+    fn downwards(
+        &self,
+        overlay: usize,
+        before: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
+        let cells = self.cells.get(..overlay).unwrap_or_default();
+        let cell = cells
+            .iter()
+            .rev()
+            .find(|cell| cell.count > 0)
+            .map(Cell::entry);
+        let stored = self.parts().filter_map(|(segment, span)| {
+            segment
+                .previous_live(before(segment, span), span.start)
+                .map(|i| segment.entry(i))
+        });
+        Self::choose(cell, stored, Ordering::Greater)
+    }
+
+    fn upwards(
+        &self,
+        overlay: usize,
+        from: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
+        let cells = self.cells.get(overlay..).unwrap_or_default();
+        let cell = cells.iter().find(|cell| cell.count > 0).map(Cell::entry);
+        let stored = self.parts().filter_map(|(segment, span)| {
+            segment
+                .next_live(from(segment, span), span.end)
+                .map(|i| segment.entry(i))
+        });
+        Self::choose(cell, stored, Ordering::Less)
+    }
+
+    /// The least live entry.
+    #[must_use]
+    pub fn first(&self) -> Option<Entry<'_>> {
+        self.upwards(0, |_, span| span.start)
+    }
+
+    /// The greatest live entry.
+    #[must_use]
+    pub fn last(&self) -> Option<Entry<'_>> {
+        self.downwards(self.cells.len(), |_, span| span.end)
+    }
+
+    /// The greatest live entry below `order`.
+    #[must_use]
+    pub fn before(&self, order: &[u8]) -> Option<Entry<'_>> {
+        let overlay = self.search(order).unwrap_or_else(|at| at);
+        self.downwards(overlay, |segment, span| segment.lower::<O>(span, order))
+    }
+
+    /// The least live entry above `order`.
+    #[must_use]
+    pub fn after(&self, order: &[u8]) -> Option<Entry<'_>> {
+        let overlay = self.search(order).map_or_else(|at| at, |at| at + 1);
+        self.upwards(overlay, |segment, span| {
+            let i = segment.lower::<O>(span, order);
+            let here = i < span.end && O::compare(segment.order(i), order) == Ordering::Equal;
+            i + usize::from(here)
+        })
+    }
+
+    /// All entries in order, those with a negative count included.
+    pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut cells = self.cells.iter().peekable();
+        let mut parts: Vec<(&Segment, Range<usize>)> = self
+            .parts()
+            .map(|(segment, span)| (segment, span.clone()))
+            .collect();
+        std::iter::from_fn(move || {
+            for (segment, span) in &mut parts {
+                while span.start < span.end && segment.count(span.start) == 0 {
+                    span.start += 1;
+                }
+            }
+            let least = parts
+                .iter_mut()
+                .filter(|(_, span)| span.start < span.end)
+                .min_by(|(a, x), (b, y)| O::compare(a.order(x.start), b.order(y.start)));
+            match (cells.peek(), least) {
+                (Some(cell), Some((segment, span)))
+                    if O::compare(&cell.order, segment.order(span.start)) == Ordering::Greater =>
+                {
+                    span.start += 1;
+                    Some(segment.entry(span.start - 1))
+                }
+                (None, Some((segment, span))) => {
+                    span.start += 1;
+                    Some(segment.entry(span.start - 1))
+                }
+                _ => cells.next().map(Cell::entry),
+            }
+        })
+    }
+}
