@@ -2,3 +2,5 @@
 
 pub mod error;
 pub mod pipeline;
+pub mod project;
+pub mod sql;
