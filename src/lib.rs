@@ -4,3 +4,5 @@ pub mod dataflow;
 pub mod error;
 pub mod pipeline;
 pub mod plan;
+pub mod project;
+pub mod sql;

@@ -3,13 +3,30 @@
 //! Every front end (SQL, the Rust builder, later Spark Connect) builds these types; everything behind them
 //! (checks, planning, running) sees only these types.
 
+mod check;
+pub(crate) mod declaration;
+mod graph;
+mod lint;
+mod lookup;
+pub(crate) mod names;
+pub(crate) mod resolve;
+pub(crate) mod source;
+
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::sql::sqlparser::ast;
 
 use crate::error::Span;
+
+pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, START_COLUMN};
+pub use graph::Graph;
+pub use lint::Lint;
+pub use names::near_miss;
+pub use resolve::Settings;
+pub use source::Source;
 
 /// Full name of a dataset or an external table. Compared without regard to case; shown as written.
 #[derive(Clone, Debug)]
@@ -39,6 +56,8 @@ pub struct Pipeline {
     pub datasets: BTreeMap<TableName, Dataset>,
     /// Flows by name; a flow that a dataset's `AS query` creates bears the dataset's full name.
     pub flows: BTreeMap<String, Flow>,
+    /// The definition files by the name that [`Span::file`] bears, to turn positions inside queries and conditions into spans.
+    pub sources: BTreeMap<String, Arc<Source>>,
 }
 
 /// What a dataset is.

@@ -1,0 +1,268 @@
+//! Declarations of all files to one pipeline: every name is resolved, whatever the order of files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::check::check;
+use super::declaration::{
+    DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WrittenName, WrittenQuery, WrittenRelation,
+    WrittenSource,
+};
+use super::lint::{Lint, lint};
+use super::names::near_miss;
+use super::{Dataset, Flow, FlowKind, Pipeline, Query, Relation, RelationSource, TableName};
+use crate::error::{Error, Result, Span};
+use crate::sql::absolute;
+
+/// What the project file (or the embedding program) says of the pipeline as a whole.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the pipeline.
+    pub name: String,
+    /// Root of tables and state.
+    pub storage: String,
+    /// Default catalog.
+    pub catalog: String,
+    /// Default schema.
+    pub schema: String,
+    /// Configuration, for `${key}` and for the engine.
+    pub configuration: BTreeMap<String, String>,
+    /// Folder from which relative paths count.
+    pub root: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            name: "pipeline".to_owned(),
+            storage: String::new(),
+            catalog: "main".to_owned(),
+            schema: "default".to_owned(),
+            configuration: BTreeMap::new(),
+            root: PathBuf::from("."),
+        }
+    }
+}
+
+/// Resolves and checks everything.
+///
+/// # Errors
+/// All mistakes that names and syntax show, joined into one error.
+pub(crate) fn resolve(settings: &Settings, mut declarations: Declarations) -> Result<(Pipeline, Vec<Lint>)> {
+    let place = |span: &Span| (span.file.clone(), span.line, span.column);
+    declarations.datasets.sort_by_key(|dataset| place(&dataset.span));
+    declarations.flows.sort_by_key(|flow| place(&flow.span));
+    declarations.settings.sort_by_key(|(_, _, span)| place(span));
+
+    let mut resolver = Resolver { settings, datasets: BTreeMap::new(), lints: Vec::new(), errors: Vec::new() };
+    let configuration = resolver.configuration(&declarations.settings);
+    for dataset in declarations.datasets {
+        resolver.dataset(dataset);
+    }
+    resolver.quarantines();
+    let mut flows: BTreeMap<String, Flow> = BTreeMap::new();
+    let mut seen: BTreeMap<String, Span> = BTreeMap::new();
+    for flow in declarations.flows {
+        let Some(flow) = resolver.flow(flow) else { continue };
+        match seen.get(&flow.name.to_lowercase()) {
+            Some(first) => {
+                let message = format!("two flows are called `{}`; the other is at {first}", flow.name);
+                let error = Error::user("PIPELINE_DUPLICATE_IDENTIFIERS.FLOW", message).at(&flow.span);
+                resolver.errors.push(error.help("give each its own name: CREATE FLOW name AS …"));
+            }
+            None => {
+                seen.insert(flow.name.to_lowercase(), flow.span.clone());
+                flows.insert(flow.name.clone(), flow);
+            }
+        }
+    }
+    let Resolver { datasets, mut lints, mut errors, .. } = resolver;
+    let pipeline = Pipeline {
+        name: settings.name.clone(),
+        storage: settings.storage.clone(),
+        catalog: settings.catalog.clone(),
+        schema: settings.schema.clone(),
+        configuration,
+        datasets,
+        flows,
+        sources: declarations
+            .sources
+            .into_iter()
+            .map(|source| (source.name().to_owned(), Arc::clone(&source)))
+            .collect(),
+    };
+    errors.extend(check(&pipeline));
+    if let Some(error) = Error::all(errors) {
+        return Err(error);
+    }
+    lints.extend(lint(&pipeline));
+    lints.sort_by_key(|lint| place(&lint.span));
+    Ok((pipeline, lints))
+}
+
+struct Resolver<'a> {
+    settings: &'a Settings,
+    datasets: BTreeMap<TableName, Dataset>,
+    lints: Vec<Lint>,
+    errors: Vec<Error>,
+}
+
+impl Resolver<'_> {
+    /// The project's configuration and the engine settings of all files, which must agree.
+    fn configuration(&mut self, set: &[(String, String, Span)]) -> BTreeMap<String, String> {
+        let mut result = self.settings.configuration.clone();
+        for (key, value, span) in set {
+            match result.get(key) {
+                Some(other) if other != value => {
+                    let message = format!("`{key}` is `{value}` here and `{other}` elsewhere");
+                    let error = Error::user("CONFLICTING_CONFIGURATION", message).at(span);
+                    self.errors.push(error.help("set it once, under `configuration` in the project file"));
+                }
+                _ => {
+                    result.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        result
+    }
+
+    fn dataset(&mut self, declared: DatasetDeclaration) {
+        let name = declared.name.full(&declared.defaults);
+        if let Some(first) = self.datasets.get(&name) {
+            let message = format!("`{name}` is declared twice; the other is at {}", first.span);
+            self.errors
+                .push(Error::user("PIPELINE_DUPLICATE_IDENTIFIERS.DATASET", message).at(&declared.span).dataset(&name));
+            return;
+        }
+        let DatasetDeclaration { kind, private, columns, expectations, comment, properties, span, .. } = declared;
+        let dataset = Dataset { name: name.clone(), kind, private, columns, expectations, comment, properties, span };
+        self.datasets.insert(name, dataset);
+    }
+
+    fn quarantines(&mut self) {
+        for dataset in self.datasets.values().filter(|dataset| dataset.quarantines()) {
+            let name = dataset.name.quarantine();
+            if let Some(declared) = self.datasets.get(&name) {
+                let message = format!(
+                    "`{name}` is declared, and it is also the table to which `{}` (at {}) sends its quarantined rows",
+                    dataset.name, dataset.span
+                );
+                let error = Error::user("QUARANTINE_TABLE_DECLARED", message).at(&declared.span).dataset(&name);
+                self.errors.push(error.help("give the declared table another name, or read the automatic one"));
+            }
+        }
+    }
+
+    fn flow(&mut self, declared: FlowDeclaration) -> Option<Flow> {
+        let FlowDeclaration { name, target, defaults, once, body, comment, span } = declared;
+        let full = target.full(&defaults);
+        let Some(found) = self.datasets.get(&full).map(|dataset| dataset.name.clone()) else {
+            let error =
+                Error::user("FLOW_TARGET_NOT_DECLARED", format!("no dataset `{target}` is declared")).at(&target.span);
+            self.errors.push(match self.near(&target, &full) {
+                Some(near) => error.help(format!("did you mean `{near}`?")),
+                None => error.help(format!("CREATE STREAMING TABLE {target};")),
+            });
+            return None;
+        };
+        let kind = match body {
+            FlowBody::Query { query, by_name } => FlowKind::Query { query: self.query(query, &defaults)?, by_name },
+            FlowBody::AutoCdc { source, clauses } => {
+                FlowKind::AutoCdc(Box::new(clauses.with_source(self.relation(source, &defaults)?)))
+            }
+        };
+        let name = name.map_or_else(|| found.to_string(), |name| name.text);
+        Some(Flow { name, target: found, once, kind, comment, span })
+    }
+
+    fn query(&mut self, query: WrittenQuery, defaults: &Defaults) -> Option<Query> {
+        let count = query.relations.len();
+        let relations: Vec<Relation> = query.relations.into_iter().filter_map(|r| self.relation(r, defaults)).collect();
+        (relations.len() == count).then_some(Query { ast: query.ast, relations, text: query.text, span: query.span })
+    }
+
+    fn relation(&mut self, relation: WrittenRelation, defaults: &Defaults) -> Option<Relation> {
+        let WrittenRelation { stream, source, span } = relation;
+        let source = match source {
+            WrittenSource::Files(files) => RelationSource::Files(files),
+            WrittenSource::Table(name) => self.table(&name, defaults)?,
+        };
+        Some(Relation { stream, source, span })
+    }
+
+    fn table(&mut self, written: &WrittenName, defaults: &Defaults) -> Option<RelationSource> {
+        let name = written.full(defaults);
+        if let Some(dataset) = self.datasets.get(&name) {
+            return Some(RelationSource::Dataset(dataset.name.clone()));
+        }
+        let base = self.quarantined(&name);
+        if let Some(dataset) = base.filter(|dataset| dataset.quarantines()) {
+            return Some(RelationSource::Quarantine(dataset.name.clone()));
+        }
+        if written.live {
+            let error = Error::user("UNRESOLVED_DATASET", format!("LIVE.{written} is no dataset of this pipeline"))
+                .at(&written.span);
+            self.errors.push(match self.near(written, &name) {
+                Some(near) => error.help(format!("did you mean `{near}`?")),
+                None => error.help("a table outside the pipeline is read without LIVE"),
+            });
+            return None;
+        }
+        let location = self.location(written, &name);
+        if location.is_none() {
+            let lint = if let Some(dataset) = base {
+                Some(Lint {
+                    code: "QUARANTINE_NEVER_FILLED",
+                    message: format!(
+                        "`{}` has no rule with the action QUARANTINE, so nothing ever fills `{written}`",
+                        dataset.name
+                    ),
+                    span: written.span.clone(),
+                    help: format!("add ON VIOLATION QUARANTINE to a rule of `{}`", dataset.name),
+                })
+            } else {
+                self.near(written, &name).map(|near| Lint {
+                    code: "EXTERNAL_TABLE_LIKE_DATASET",
+                    message: format!(
+                        "`{written}` is read from outside the pipeline as `{name}`, and the pipeline has `{near}`"
+                    ),
+                    span: written.span.clone(),
+                    help: format!(
+                        "write `{near}` to read the dataset, or set silverflow.table.{written} to where the table is"
+                    ),
+                })
+            };
+            self.lints.extend(lint);
+        }
+        Some(RelationSource::External { name, location })
+    }
+
+    /// The dataset whose quarantine table would bear this name.
+    fn quarantined(&self, name: &TableName) -> Option<&Dataset> {
+        let table = name.table.to_lowercase();
+        let base = table.strip_suffix("_quarantine").filter(|base| !base.is_empty())?;
+        self.datasets.get(&TableName { table: base.to_owned(), ..name.clone() })
+    }
+
+    fn location(&self, written: &WrittenName, name: &TableName) -> Option<String> {
+        let configuration = &self.settings.configuration;
+        let key = |name: &dyn std::fmt::Display| format!("silverflow.table.{name}");
+        let location = configuration.get(&key(written)).or_else(|| configuration.get(&key(name)))?;
+        Some(absolute(&self.settings.root, location))
+    }
+
+    /// A dataset whose name is nearly this one: the same table elsewhere, or a slip of the pen.
+    fn near(&self, written: &WrittenName, name: &TableName) -> Option<String> {
+        let elsewhere = self.datasets.keys().find(|other| other.table.to_lowercase() == name.table.to_lowercase());
+        let shown = |found: &TableName| {
+            let home = found.catalog == self.settings.catalog && found.schema == self.settings.schema;
+            if home && written.parts.len() == 1 { found.table.clone() } else { found.to_string() }
+        };
+        if let Some(found) = elsewhere {
+            return Some(found.to_string());
+        }
+        let near = near_miss(written.table(), self.datasets.keys().map(|other| other.table.as_str()))?;
+        self.datasets.keys().find(|other| other.table == near).map(shown)
+    }
+}

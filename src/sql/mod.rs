@@ -1,0 +1,24 @@
+//! Pipeline SQL: definition files to declarations, and the SQL dialect that the rest of the project shares.
+//!
+//! A file is cut into statements and its `${key}` filled in (`interpolate`), each statement becomes tokens at their
+//! positions in the file (`token`), our own statements are read from those (`statement`, `dataset`, `cdc`), and queries
+//! and expressions by sqlparser. `STREAM` is taken off before sqlparser sees a query (`stream`); afterwards each relation
+//! is numbered and listed (`relation`). Names are resolved behind all this, by `pipeline`.
+
+mod cdc;
+mod cursor;
+mod dataset;
+mod dialect;
+mod interpolate;
+mod read_files;
+mod relation;
+mod statement;
+mod stream;
+mod token;
+mod types;
+
+pub use dialect::PipelineDialect;
+pub use types::parse_schema;
+
+pub(crate) use read_files::absolute;
+pub(crate) use statement::{Context, parse_file};

@@ -1,0 +1,204 @@
+//! `STREAM` taken off the tokens of a query, where sqlparser would read it as a table or an alias.
+
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+
+use crate::error::{Error, Result};
+use crate::pipeline::source::Source;
+
+/// Stands before the first name of a relation that is read as a stream. No name of a user can hold it: the tokenizer
+/// refuses control characters outside quotes, and quoted names with it are refused by [`mark_streams`].
+pub(super) const MARK: char = '\u{1}';
+
+/// One level of parentheses.
+#[derive(Default)]
+struct Level {
+    /// A SELECT stands at this level, so FROM starts its tables (it does not inside `extract(… FROM …)`).
+    select: bool,
+    from: bool,
+    /// The next token starts a table.
+    table: bool,
+    /// This level is the parentheses of `STREAM(…)`, which are dropped.
+    stream: bool,
+}
+
+/// Drops each `STREAM` (and the parentheses of `STREAM(…)`) that stands where a table can, and marks the name behind it.
+pub(super) fn mark_streams(file: &Source, tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>> {
+    let mut result: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut levels = vec![Level::default()];
+    let mut marking = false;
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(mut current) = tokens.next() {
+        let outer = levels.len() > 1;
+        let Some(level) = levels.last_mut() else { break };
+        let table = std::mem::take(&mut level.table);
+        match &mut current.token {
+            Token::Word(word) => {
+                if word.value.contains(MARK) {
+                    let message = "a name cannot hold a control character";
+                    return Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(current.span)));
+                }
+                let keyword = if word.quote_style.is_none() { word.keyword } else { Keyword::NoKeyword };
+                if table && word.quote_style.is_none() && word.value.eq_ignore_ascii_case("stream") && !marking {
+                    match tokens.peek().map(|t| &t.token) {
+                        Some(Token::LParen) => {
+                            tokens.next();
+                            levels.push(Level { table: true, stream: true, ..Level::default() });
+                            marking = true;
+                            continue;
+                        }
+                        Some(Token::Word(next)) if next.quote_style.is_some() || !ends_table(next) => {
+                            level.table = true;
+                            marking = true;
+                            continue;
+                        }
+                        _ => {}
+                    }
+                }
+                if std::mem::take(&mut marking) {
+                    if matches!(keyword, Keyword::SELECT | Keyword::WITH | Keyword::VALUES) {
+                        return Err(Error::user(
+                            "INVALID_STREAM",
+                            "STREAM takes a table or read_files(…), not a query",
+                        )
+                        .at(&file.span(current.span))
+                        .help("give the query a name with CREATE TEMPORARY VIEW and read STREAM of that"));
+                    }
+                    word.value.insert(0, MARK);
+                } else {
+                    match keyword {
+                        Keyword::SELECT => (level.select, level.from) = (true, false),
+                        Keyword::FROM if level.select && !distinct_from(&result) => {
+                            (level.from, level.table) = (true, true)
+                        }
+                        Keyword::JOIN if level.from => level.table = true,
+                        Keyword::LATERAL if table => level.table = true,
+                        Keyword::WHERE
+                        | Keyword::GROUP
+                        | Keyword::HAVING
+                        | Keyword::ORDER
+                        | Keyword::SORT
+                        | Keyword::LIMIT
+                        | Keyword::QUALIFY
+                        | Keyword::WINDOW
+                        | Keyword::UNION
+                        | Keyword::EXCEPT
+                        | Keyword::INTERSECT
+                        | Keyword::MINUS => level.from = false,
+                        _ => {}
+                    }
+                }
+            }
+            _ if std::mem::take(&mut marking) => {
+                return Err(
+                    Error::user("INVALID_STREAM", "STREAM takes a table or read_files(…)").at(&file.span(current.span))
+                );
+            }
+            Token::LParen => levels.push(Level { table, from: table, ..Level::default() }),
+            Token::Comma if level.from => level.table = true,
+            Token::RParen if outer && levels.pop().is_some_and(|level| level.stream) => continue,
+            _ => {}
+        }
+        result.push(current);
+    }
+    Ok(result)
+}
+
+/// `IS [NOT] DISTINCT FROM`
+fn distinct_from(before: &[TokenWithSpan]) -> bool {
+    let keyword = |back: usize| match before.len().checked_sub(back).and_then(|i| before.get(i)).map(|t| &t.token) {
+        Some(Token::Word(word)) => word.keyword,
+        _ => Keyword::NoKeyword,
+    };
+    keyword(1) == Keyword::DISTINCT && matches!(keyword(2), Keyword::IS | Keyword::NOT)
+}
+
+/// Can this word follow a table called `stream`, and not be the table of `STREAM x`?
+fn ends_table(word: &Word) -> bool {
+    matches!(
+        word.keyword,
+        Keyword::AS
+            | Keyword::JOIN
+            | Keyword::INNER
+            | Keyword::CROSS
+            | Keyword::LEFT
+            | Keyword::RIGHT
+            | Keyword::FULL
+            | Keyword::SEMI
+            | Keyword::ANTI
+            | Keyword::NATURAL
+            | Keyword::ON
+            | Keyword::USING
+            | Keyword::LATERAL
+            | Keyword::WHERE
+            | Keyword::GROUP
+            | Keyword::HAVING
+            | Keyword::ORDER
+            | Keyword::SORT
+            | Keyword::LIMIT
+            | Keyword::QUALIFY
+            | Keyword::WINDOW
+            | Keyword::UNION
+            | Keyword::EXCEPT
+            | Keyword::INTERSECT
+            | Keyword::MINUS
+            | Keyword::PIVOT
+            | Keyword::UNPIVOT
+            | Keyword::TABLESAMPLE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sql::token::tokens_of;
+
+    fn marked(text: &str) -> String {
+        let file = Source::new("q.sql", text);
+        match mark_streams(&file, tokens_of(&file).unwrap()) {
+            Ok(tokens) => {
+                let shown: Vec<String> = tokens.iter().map(|t| t.token.to_string().replace(MARK, "!")).collect();
+                shown.join(" ")
+            }
+            Err(error) => format!("{}: {}", error.place().span.as_ref().unwrap(), error.message()),
+        }
+    }
+
+    #[test]
+    fn streams_are_found_where_tables_stand() {
+        for (text, expected) in [
+            ("SELECT * FROM STREAM x", "SELECT * FROM !x"),
+            ("SELECT * FROM STREAM(a.b.x) AS t", "SELECT * FROM !a . b . x AS t"),
+            ("SELECT * FROM stream `my x` y", "SELECT * FROM `!my x` y"),
+            (
+                "SELECT * FROM STREAM read_files('p', format => 'json')",
+                "SELECT * FROM !read_files ( 'p' , format => 'json' )",
+            ),
+            ("SELECT * FROM STREAM(read_files('p')) f", "SELECT * FROM !read_files ( 'p' ) f"),
+            (
+                "SELECT * FROM a, STREAM b JOIN STREAM(c) ON f(1, stream)",
+                "SELECT * FROM a , !b JOIN !c ON f ( 1 , stream )",
+            ),
+            ("SELECT * FROM (a JOIN STREAM b)", "SELECT * FROM ( a JOIN !b )"),
+            ("SELECT * FROM (STREAM b) x", "SELECT * FROM ( !b ) x"),
+            (
+                "SELECT stream s, extract(YEAR FROM stream s) FROM t",
+                "SELECT stream s , extract ( YEAR FROM stream s ) FROM t",
+            ),
+            ("SELECT a IS DISTINCT FROM stream AND b FROM t", "SELECT a IS DISTINCT FROM stream AND b FROM t"),
+            ("SELECT * FROM stream WHERE x", "SELECT * FROM stream WHERE x"),
+            ("SELECT * FROM stream", "SELECT * FROM stream"),
+            ("SELECT * FROM `stream` s", "SELECT * FROM `stream` s"),
+            (
+                "WITH c AS (SELECT * FROM STREAM x) SELECT * FROM c WHERE a IN (SELECT b FROM STREAM y)",
+                "WITH c AS ( SELECT * FROM !x ) SELECT * FROM c WHERE a IN ( SELECT b FROM !y )",
+            ),
+            ("SELECT * FROM STREAM x UNION ALL SELECT * FROM STREAM y", "SELECT * FROM !x UNION ALL SELECT * FROM !y"),
+            ("SELECT * FROM STREAM (SELECT 1)", "q.sql:1:23: STREAM takes a table or read_files(…), not a query"),
+            ("SELECT * FROM STREAM('x')", "q.sql:1:22: STREAM takes a table or read_files(…)"),
+        ] {
+            assert_eq!(marked(text), expected, "{text}");
+        }
+    }
+}
