@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::row::Row;
-use crate::state::Order;
+use crate::state::{KeyMut, Order};
 
 /// A change of one key: an upsert, or a delete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -180,6 +180,18 @@ impl Order for ByPrecedence {
             .then_with(|| a.kind.cmp(&b.kind))
             .then_with(|| (a.rank, a.tracked, a.value).cmp(&(b.rank, b.tracked, b.value)))
     }
+}
+
+/// The winner at `sequence`, encoded. `above` is the bound above that sequence.
+pub(crate) fn winner_at<'e>(
+    events: &'e KeyMut<'_, ByPrecedence>,
+    sequence: &[u8],
+    above: &[u8],
+) -> Option<&'e [u8]> {
+    events
+        .before(above)
+        .map(|entry| entry.order)
+        .filter(|event| Event::decode(event).sequence == sequence)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, shared, unary};
-use crate::event::{ByPrecedence, Change, Event, above, below, encode, precedence};
+use crate::event::{ByPrecedence, Change, Event, above, below, encode, precedence, winner_at};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 use crate::state::{KeyMut, KeyedState, Parts, PartsRef, Run};
@@ -301,18 +301,6 @@ fn begin(
     }
     emit(open, None);
     ties
-}
-
-/// The winner at `sequence`, encoded. `above` is the bound above that sequence.
-fn winner_at<'e>(
-    events: &'e KeyMut<'_, ByPrecedence>,
-    sequence: &[u8],
-    above: &[u8],
-) -> Option<&'e [u8]> {
-    events
-        .before(above)
-        .map(|entry| entry.order)
-        .filter(|event| Event::decode(event).sequence == sequence)
 }
 
 /// The winner at `sequence` has changed from `old` to `new`: emits what that does to the versions

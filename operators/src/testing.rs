@@ -9,7 +9,7 @@ use differential_dataflow::input::InputSession;
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
 
-use crate::{Diff, Epoch, Rows};
+use crate::{Change, Diff, Epoch, Row, Rows, Upsert};
 
 /// A seeded generator (splitmix64).
 pub(crate) struct Random(u64);
@@ -197,4 +197,73 @@ pub(crate) fn check<D: Clone + Ord + std::fmt::Debug, E: Clone + Ord + std::fmt:
         let expected = oracle(epoch, input);
         assert_eq!(now, expected, "after epoch {epoch}, input {input:?}");
     }
+}
+
+/// The changes of each key that count, in sequence order: the definition, read aloud.
+pub(crate) fn winners(changes: &BTreeMap<(Row, Change), Diff>) -> BTreeMap<Row, Vec<Change>> {
+    let mut all: BTreeMap<Row, Vec<Change>> = BTreeMap::new();
+    for ((key, change), count) in changes {
+        if *count > 0 {
+            all.entry(key.clone()).or_default().push(change.clone());
+        }
+    }
+    for changes in all.values_mut() {
+        changes.sort_by_key(|change| {
+            let upsert = change.upsert.clone();
+            (change.sequence.clone(), upsert.is_none(), upsert)
+        });
+        let mut winners: Vec<Change> = Vec::new();
+        for change in changes.drain(..) {
+            if winners
+                .last()
+                .is_some_and(|last| last.sequence == change.sequence)
+            {
+                winners.pop();
+            }
+            winners.push(change);
+        }
+        *changes = winners;
+    }
+    all
+}
+
+/// How many distinct changes lose to another one of their key and sequence.
+pub(crate) fn losers(changes: &BTreeMap<(Row, Change), Diff>) -> i64 {
+    let live = changes.values().filter(|count| **count > 0).count();
+    let won: usize = winners(changes).values().map(Vec::len).sum();
+    (live - won) as i64
+}
+
+/// A change of one of few keys at one of few sequences with one of few values, so that runs, ties
+/// and repetitions are common.
+pub(crate) fn draw_change(
+    random: &mut Random,
+    keys: u64,
+    sequences: u64,
+    values: u64,
+) -> (Row, Change) {
+    let row = |text: String| Row::from(text.as_bytes());
+    let key = row(format!("k{}", random.below(keys)));
+    let sequence = Row::from(random.below(sequences).to_be_bytes().as_slice());
+    if random.below(5) == 0 {
+        return (key, Change::delete(sequence));
+    }
+    let tracked = format!("t{}", random.below(values));
+    let value = row(format!("{tracked}-{}", random.below(2)));
+    let rank = if random.below(2) == 0 {
+        value.clone()
+    } else {
+        Row::default()
+    };
+    (
+        key,
+        Change {
+            sequence,
+            upsert: Some(Upsert {
+                rank,
+                tracked: row(tracked),
+                value,
+            }),
+        },
+    )
 }

@@ -1,11 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::event::{Upsert, precedence};
-use crate::testing::{Feed, Random, add, check, once, random_feed, run, totals};
+use crate::event::Upsert;
+use crate::testing::{
+    Feed, Random, add, check, draw_change, losers, once, random_feed, run, totals, winners,
+};
 
 fn row(text: impl AsRef<[u8]>) -> Row {
     Row::from(text.as_ref())
@@ -28,84 +30,40 @@ fn delete(sequence: u64) -> Change {
 }
 
 /// The definition, read aloud.
-fn history(changes: impl Iterator<Item = Change>) -> Vec<Version> {
-    let mut all: Vec<Change> = changes.collect();
-    all.sort_by(precedence);
-    let mut winners: Vec<Change> = Vec::new();
-    for change in all {
-        if winners
-            .last()
-            .is_some_and(|last| last.sequence == change.sequence)
-        {
-            winners.pop();
-        }
-        winners.push(change);
-    }
-    let mut versions: Vec<(Version, Row)> = Vec::new();
+fn history(winners: &[Change]) -> Vec<Version> {
+    let mut versions: Vec<Version> = Vec::new();
     for (i, winner) in winners.iter().enumerate() {
-        let continues = i > 0
-            && match (&winners[i - 1].upsert, &winner.upsert) {
-                (Some(a), Some(b)) => a.tracked == b.tracked,
-                _ => false,
-            };
+        let before = i.checked_sub(1).and_then(|i| winners[i].upsert.as_ref());
+        let continues = before.is_some_and(|before| {
+            winner
+                .upsert
+                .as_ref()
+                .is_some_and(|own| own.tracked == before.tracked)
+        });
         match (&winner.upsert, versions.last_mut()) {
-            (Some(upsert), Some((version, _))) if continues => version.value = upsert.value.clone(),
+            (Some(upsert), Some(version)) if continues => version.value = upsert.value.clone(),
             (upsert, last) => {
-                if let Some((version, _)) = last.filter(|(version, _)| version.end.is_none()) {
+                if let Some(version) = last.filter(|version| version.end.is_none()) {
                     version.end = Some(winner.sequence.clone());
                 }
-                if let Some(upsert) = upsert {
-                    let version = Version {
-                        start: winner.sequence.clone(),
-                        end: None,
-                        value: upsert.value.clone(),
-                    };
-                    versions.push((version, upsert.tracked.clone()));
-                }
+                let start = winner.sequence.clone();
+                versions.extend(upsert.iter().map(|upsert| Version {
+                    start: start.clone(),
+                    end: None,
+                    value: upsert.value.clone(),
+                }));
             }
         }
     }
-    versions.into_iter().map(|(version, _)| version).collect()
+    versions
 }
 
 fn oracle(input: &BTreeMap<(Row, Change), Diff>) -> BTreeMap<(Row, Version), Diff> {
-    let keys: BTreeSet<&Row> = input.keys().map(|(key, _)| key).collect();
-    once(keys.into_iter().flat_map(|key| {
-        let changes = input
-            .iter()
-            .filter(|((k, _), count)| k == key && **count > 0)
-            .map(|((_, c), _)| c.clone());
-        history(changes)
+    once(winners(input).into_iter().flat_map(|(key, winners)| {
+        history(&winners)
             .into_iter()
-            .map(|version| (key.clone(), version))
+            .map(move |version| (key.clone(), version))
     }))
-}
-
-fn losers(input: &BTreeMap<(Row, Change), Diff>) -> i64 {
-    let live = input.iter().filter(|(_, count)| **count > 0);
-    let places: BTreeSet<(&Row, &Row)> = live
-        .clone()
-        .map(|((key, change), _)| (key, &change.sequence))
-        .collect();
-    (live.count() - places.len()) as i64
-}
-
-/// Few keys, sequences and values, so that runs, ties and repetitions are common.
-fn draw(random: &mut Random, keys: u64, sequences: u64, values: u64) -> (Row, Change) {
-    let key = row(format!("k{}", random.below(keys)));
-    let sequence = random.below(sequences);
-    let change = match random.below(5) {
-        0 => delete(sequence),
-        _ => {
-            let tracked = format!("t{}", random.below(values));
-            upsert(
-                sequence,
-                &tracked,
-                &format!("{tracked}-{}", random.below(2)),
-            )
-        }
-    };
-    (key, change)
 }
 
 #[test]
@@ -116,7 +74,7 @@ fn equals_the_oracle_in_a_dataflow() {
         let epochs = 1 + random.below(12) as usize;
         let (keys, sequences) = (1 + random.below(6), 2 + random.below(20));
         let feed = random_feed(&mut random, 120, epochs, 35, |r| {
-            draw(r, keys, sequences, 3)
+            draw_change(r, keys, sequences, 3)
         });
         let ties = Arc::new(Mutex::new(BTreeMap::<Epoch, i64>::new()));
         let counted = ties.clone();
@@ -156,7 +114,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let epochs = 20;
         let (keys, sequences) = (1 + random.below(3), 4 + random.below(60));
         let feed = random_feed(&mut random, 400, epochs, 40, |r| {
-            draw(r, keys, sequences, 2)
+            draw_change(r, keys, sequences, 2)
         });
         let mut states = vec![Scd2State::with_overlay(16)];
         let mut output: Feed<(Row, Version)> = Vec::new();
@@ -195,7 +153,9 @@ fn arrival_does_not_matter() {
     for seed in 200..220u64 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
-        let mut changes: Vec<_> = (0..150).map(|_| (draw(&mut random, 4, 25, 3), 1)).collect();
+        let mut changes: Vec<_> = (0..150)
+            .map(|_| (draw_change(&mut random, 4, 25, 3), 1))
+            .collect();
         let mut results = Vec::new();
         for size in [150, 150, 1, 7, 40] {
             random.shuffle(&mut changes);
