@@ -7,7 +7,7 @@ use arrow::compute::{and, is_not_null, is_null, not};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
-use silverflow_operators::{Change, Diff, Epoch, Fill, Row, Rows, Scd1, Scd2, Upsert, Version};
+use silverflow_operators::{Change, Diff, Epoch, Fill, Row, Rows, Scd1, Scd1State, Scd2, Upsert, Version, shared};
 use timely::dataflow::operators::core::Concatenate;
 
 use super::batch::{Batch, Batches, relabel};
@@ -62,7 +62,13 @@ pub fn merge<'s>(
     let (changes, truncates) = if cdc.fill.is_empty() {
         (changes, truncates)
     } else {
-        let filled = changes.fill(truncates.clone(), Cells::merge, &format!("{label}: ignore null updates"));
+        let (tally, dataset) = (judge.tally.clone(), judge.dataset);
+        let filled = changes.fill(
+            truncates.clone(),
+            &format!("{label}: ignore null updates"),
+            Cells::merge,
+            move |epoch, moved| tally.count(epoch, dataset, |c| c.ties += moved),
+        );
         (encode_filled(builder, cdc, filled, &label)?, truncates)
     };
     let rows = match cdc.scd {
@@ -75,7 +81,10 @@ pub fn merge<'s>(
         }
         ScdType::One => {
             let (tally, dataset) = (judge.tally.clone(), judge.dataset);
-            let newest = changes.scd1(truncates, cdc.append_only, &format!("{label}: SCD type 1"), move |epoch, moved| {
+            // Filling in nulls takes back what it has completed before, whatever the source does.
+            let state = if cdc.append_only && cdc.fill.is_empty() { Scd1State::append_only() } else { Scd1State::new() };
+            let name = format!("{label}: SCD type 1");
+            let newest = changes.scd1_with(truncates, &name, shared(state), move |epoch, moved| {
                 tally.count(epoch, dataset, |c| c.ties += moved);
             });
             decode_newest(builder, cdc, target, newest, judge)?

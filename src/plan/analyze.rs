@@ -6,23 +6,22 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, ident};
-use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
 use super::clock::reads_clock;
 use super::lower::{Lowering, physical};
 use super::own::own_columns;
-use super::query::{from_datafusion, plan_expr, plan_query};
+use super::query::{Planner, from_datafusion, plan_expr, plan_query};
 use super::replay::{Candidate, Reads, replay_points};
-use super::schema::{FAILED_COLUMN, position, stored_field, stored_schema, stored_type, with_wall};
+use super::schema::{position, stored_field, stored_schema, stored_type, with_wall};
 use super::unique::KnownKeys;
 use super::{
     CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, SEMANTICS, Source, SourceKind, Stored, session,
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, Flow, FlowKind, Pipeline, Relation, RelationSource, ScdType, TableName,
+    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType, TableName,
 };
 
 /// What planning must know of the world outside: the columns of files and tables.
@@ -68,25 +67,26 @@ struct DraftRule {
 /// Plans a pipeline: types, columns, expressions, replay points, fingerprints. All mistakes of one dataset's queries are
 /// reported; a dataset that reads a faulty one is not looked at.
 pub fn analyze(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
-    let session = session(true)?;
+    let planner = Planner { session: session(true)?, sources: &pipeline.sources };
     let zone: Arc<str> = pipeline
         .configuration
         .get("spark.sql.session.timeZone")
         .map_or_else(|| "UTC".into(), |zone| zone.as_str().into());
-    let order = crate::pipeline::graph::topological(pipeline)?;
+    let graph = Graph::new(pipeline)?;
+    let order: Vec<&Dataset> = graph.order().iter().filter_map(|name| pipeline.datasets.get(name)).collect();
     let number: BTreeMap<&TableName, usize> = order.iter().enumerate().map(|(i, d)| (&d.name, i)).collect();
     let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(order.len());
     for dataset in &order {
         let mut flows: Vec<&Flow> = pipeline.flows.values().filter(|f| f.target == dataset.name).collect();
         flows.sort_by(|a, b| a.name.cmp(&b.name));
-        let draft = draft(&session, outside, dataset, &flows, &number, &drafts)?;
+        let draft = draft(&planner, outside, dataset, &flows, &number, &drafts)?;
         drafts.push(draft);
     }
-    assemble(&drafts, &zone)
+    assemble(&drafts, &zone, &planner)
 }
 
 fn draft<'a>(
-    session: &SessionContext,
+    planner: &Planner<'_>,
     outside: &dyn Outside,
     dataset: &'a Dataset,
     flows: &[&'a Flow],
@@ -95,7 +95,7 @@ fn draft<'a>(
 ) -> Result<Draft<'a>> {
     let mut drafted = Vec::with_capacity(flows.len());
     for flow in flows {
-        let flow_draft = draft_flow(session, outside, flow, number, done)
+        let flow_draft = draft_flow(planner, outside, flow, number, done)
             .map_err(|e| e.dataset(&dataset.name).flow(&flow.name).at(&flow.span))?;
         drafted.push(flow_draft);
     }
@@ -114,7 +114,7 @@ fn draft<'a>(
                 });
             }
         }
-        let drafted = draft_cdc(session, &sources, dataset.columns.as_deref())
+        let drafted = draft_cdc(planner, &sources, dataset.columns.as_deref())
             .map_err(|e| e.dataset(&dataset.name).at(&dataset.span))?;
         let schema = Arc::clone(&drafted.target);
         let own: Vec<bool> = schema
@@ -142,7 +142,7 @@ fn draft<'a>(
         (schema, own)
     };
     let judged = cdc.as_ref().map_or_else(|| Arc::clone(&schema), |c| Arc::clone(&c.judged));
-    let rules = rules(session, dataset, &judged)?;
+    let rules = rules(planner, dataset, &judged)?;
     Ok(Draft { dataset, flows: drafted, schema, own, cdc, rules })
 }
 
@@ -162,7 +162,7 @@ fn own_of(reading: &Reading, schema: &SchemaRef, done: &[Draft<'_>]) -> Vec<bool
 }
 
 fn draft_flow<'a>(
-    session: &SessionContext,
+    planner: &Planner<'_>,
     outside: &dyn Outside,
     flow: &'a Flow,
     number: &BTreeMap<&TableName, usize>,
@@ -219,7 +219,7 @@ fn draft_flow<'a>(
     let plan = match &flow.kind {
         FlowKind::Query { query, .. } => {
             let schemas: Vec<SchemaRef> = reads.iter().map(|(_, s)| Arc::clone(s)).collect();
-            Some(plan_query(session, query, &schemas)?)
+            Some(plan_query(planner, query, &schemas)?)
         }
         FlowKind::AutoCdc(_) => None,
     };
@@ -333,7 +333,7 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> 
     Ok(())
 }
 
-fn rules(session: &SessionContext, dataset: &Dataset, judged: &SchemaRef) -> Result<Vec<DraftRule>> {
+fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result<Vec<DraftRule>> {
     let mut rules = Vec::new();
     for column in dataset.columns.iter().flatten().filter(|c| !c.nullable) {
         if let Some(at) = position(judged, &column.name) {
@@ -351,7 +351,7 @@ fn rules(session: &SessionContext, dataset: &Dataset, judged: &SchemaRef) -> Res
     }
     for expectation in &dataset.expectations {
         let (condition, columns, data_type) =
-            plan_expr(session, &expectation.condition, judged, &dataset.name.table, &expectation.span)
+            plan_expr(planner, &expectation.condition, judged, &dataset.name.table, &expectation.span)
                 .map_err(|e| e.dataset(&dataset.name).rule(&expectation.name))?;
         if data_type != DataType::Boolean {
             return Err(Error::user(
@@ -427,13 +427,13 @@ impl KnownKeys for Keys<'_> {
 
     fn scd2_keys(&self, relation: usize) -> Option<(Vec<usize>, usize)> {
         let (cdc, draft) = self.target(relation, ScdType::Two)?;
-        Some((Self::key_columns(cdc, &draft.schema)?, position(&draft.schema, super::cdc::END)?))
+        Some((Self::key_columns(cdc, &draft.schema)?, position(&draft.schema, crate::pipeline::END_COLUMN)?))
     }
 }
 
 /// Numbers sources and datasets, adds private replay points, lowers the queries from the last dataset to the first (so that
 /// it is known who needs the wall), and takes fingerprints.
-fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>) -> Result<Plan> {
+fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<'_>) -> Result<Plan> {
     let candidates: Vec<Candidate<'_>> = drafts
         .iter()
         .map(|d| Candidate {
@@ -467,7 +467,7 @@ fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>) -> Result<Plan> {
         let at = numbering.dataset(index)?;
         let wall = walls.contains(&Input::Dataset(at)) || walls.contains(&Input::Quarantine(at));
         let is_replay = replay.contains(&index) && draft.dataset.kind != DatasetKind::TemporaryView;
-        let plan = lower_dataset(draft, drafts, &numbering, wall, zone, is_replay, &mut walls, &mut lints)?;
+        let plan = lower_dataset(draft, drafts, &numbering, wall, zone, is_replay, &mut walls, &mut lints, planner)?;
         put(&mut slots, at, plan)?;
         for (replay_at, source) in numbering.replays(index) {
             let wall = walls.contains(&Input::Dataset(replay_at));
@@ -595,6 +595,7 @@ fn lower_dataset(
     replay_point: bool,
     walls: &mut BTreeSet<Input>,
     lints: &mut Vec<PlanLint>,
+    planner: &Planner<'_>,
 ) -> Result<DatasetPlan> {
     let name = &draft.dataset.name;
     let rules_clock = draft.rules.iter().any(|r| reads_clock(&r.condition));
@@ -621,8 +622,8 @@ fn lower_dataset(
                     .iter()
                     .map(|(r, s)| Ok((numbering.input(r)?, Arc::clone(s))))
                     .collect::<Result<Vec<_>>>()?;
-                let text = match &flow.flow.kind {
-                    FlowKind::Query { query, .. } => Some((query.text.as_str(), &query.span)),
+                let span = match &flow.flow.kind {
+                    FlowKind::Query { query, .. } => Some(&query.span),
                     FlowKind::AutoCdc(_) => None,
                 };
                 let keys = Keys { drafts, reads: &flow.reads };
@@ -630,8 +631,8 @@ fn lower_dataset(
                     inputs: &inputs,
                     known: &keys,
                     zone: Arc::clone(zone),
-                    span: text.map_or(&flow.flow.span, |t| t.1),
-                    text: text.map(|t| t.0),
+                    span: span.unwrap_or(&flow.flow.span),
+                    source: planner.source(span.unwrap_or(&flow.flow.span)),
                     walls: BTreeSet::new(),
                     lints: Vec::new(),
                 };

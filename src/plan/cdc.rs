@@ -6,20 +6,17 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::{Cast, Expr, ident, lit};
-use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast;
 
 use super::clock::reads_clock;
-use super::query::{near_miss, plan_expr};
+use super::query::{Planner, plan_expr};
 use super::schema::{position, stored_field, stored_type};
 use crate::error::{Error, Result, Span};
-use crate::pipeline::{AutoCdc, Column, ColumnList, IgnoreNull, Name, ScdType};
+use crate::pipeline::{
+    AutoCdc, Column, ColumnList, END_COLUMN as END, IgnoreNull, Name, START_COLUMN as START, ScdType, near_miss,
+};
 
-/// Start of a version.
-pub(super) const START: &str = "__START_AT";
-/// End of a version, null while it is current.
-pub(super) const END: &str = "__END_AT";
 
 /// One flow into the target, and what is known of its source.
 pub(super) struct CdcSource<'a> {
@@ -73,7 +70,7 @@ struct Shape {
 }
 
 pub(super) fn draft_cdc(
-    session: &SessionContext,
+    planner: &Planner<'_>,
     sources: &[CdcSource<'_>],
     declared: Option<&[Column]>,
 ) -> Result<CdcDraft> {
@@ -139,7 +136,7 @@ pub(super) fn draft_cdc(
     let mut sequence: Option<Field> = None;
     let mut flows = Vec::with_capacity(sources.len());
     for source in sources {
-        let (flow, data_type) = flow(session, source, &layout).map_err(|e| e.flow(source.name))?;
+        let (flow, data_type) = flow(planner, source, &layout).map_err(|e| e.flow(source.name))?;
         match &sequence {
             None => sequence = Some(Field::new("sequence", data_type, true)),
             Some(known) if *known.data_type() == data_type => {}
@@ -327,10 +324,10 @@ fn advise(error: Error, name: &Name, fields: &[FieldRef]) -> Error {
     }
 }
 
-fn flow(session: &SessionContext, source: &CdcSource<'_>, layout: &SchemaRef) -> Result<(CdcDraftFlow, DataType)> {
+fn flow(planner: &Planner<'_>, source: &CdcSource<'_>, layout: &SchemaRef) -> Result<(CdcDraftFlow, DataType)> {
     let cdc = source.cdc;
     let (sequence, columns, sequence_type) =
-        plan_expr(session, &cdc.sequence_by, &source.schema, &source.alias, &cdc.sequence_span)?;
+        plan_expr(planner, &cdc.sequence_by, &source.schema, &source.alias, &cdc.sequence_span)?;
     let stored = stored_type(&sequence_type);
     if !orderable(&stored) {
         return Err(Error::user(
@@ -342,7 +339,7 @@ fn flow(session: &SessionContext, source: &CdcSource<'_>, layout: &SchemaRef) ->
     let sequence = cast(sequence, &sequence_type, &stored);
     let condition = |expr: &Option<ast::Expr>, clause: &str| -> Result<Option<Expr>> {
         let Some(expr) = expr else { return Ok(None) };
-        let (expr, _, data_type) = plan_expr(session, expr, &source.schema, &source.alias, source.span)?;
+        let (expr, _, data_type) = plan_expr(planner, expr, &source.schema, &source.alias, source.span)?;
         match data_type {
             DataType::Boolean => Ok(Some(expr)),
             DataType::Null => Ok(Some(lit(false))),

@@ -17,6 +17,7 @@ use super::schema::{WALL_COLUMN, wall_field, with_wall};
 use super::unique::{KnownKeys, column_index, relation_of, unique_on};
 use super::{Input, MatchKind, MatchNode, Node, PlanLint, Step};
 use crate::error::{Error, Result, Span};
+use crate::pipeline::Source;
 
 /// What lowering needs to know of the flow around the query.
 pub(super) struct Lowering<'a> {
@@ -26,7 +27,7 @@ pub(super) struct Lowering<'a> {
     /// Session time zone.
     pub(super) zone: Arc<str>,
     pub(super) span: &'a Span,
-    pub(super) text: Option<&'a str>,
+    pub(super) source: Option<&'a Source>,
     /// Inputs that must carry the wall.
     pub(super) walls: BTreeSet<Input>,
     pub(super) lints: Vec<PlanLint>,
@@ -34,7 +35,7 @@ pub(super) struct Lowering<'a> {
 
 impl Lowering<'_> {
     fn wrong(&self, error: datafusion::common::DataFusionError) -> Error {
-        from_datafusion(error, self.span, self.text)
+        from_datafusion(error, self.span, self.source)
     }
 
     fn unsupported(&self, what: &str) -> Error {

@@ -25,7 +25,7 @@ use crate::pipeline::{Action, DatasetKind, ReadFiles, ScdType, TableName};
 pub use analyze::analyze;
 pub use context::session;
 pub use identifiers::fold as fold_identifiers;
-pub use schema::{EPOCH_COLUMN, FAILED_COLUMN, WALL_COLUMN, stored_schema, with_wall};
+pub use schema::{WALL_COLUMN, stored_schema, with_wall};
 pub use analyze::Outside;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.

@@ -1,5 +1,6 @@
 //! A declared query as an optimised DataFusion plan, and DataFusion's errors as ours.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
@@ -11,14 +12,29 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
 use super::identifiers::fold;
 use crate::error::{Error, Result, Span};
-use crate::pipeline::Query;
+use crate::pipeline::{Query, Source, near_miss};
+
+/// The session in which a pipeline's queries are planned, and the definition files for places in messages.
+pub(super) struct Planner<'a> {
+    pub(super) session: SessionContext,
+    pub(super) sources: &'a BTreeMap<String, Arc<Source>>,
+}
+
+impl Planner<'_> {
+    /// The file in which a span lies.
+    pub(super) fn source(&self, span: &Span) -> Option<&Source> {
+        self.sources.get(&span.file).map(Arc::as_ref)
+    }
+}
 
 /// Plans `query`, whose relation `$n` has the columns `schemas[n]`.
-pub(super) fn plan_query(session: &SessionContext, query: &Query, schemas: &[SchemaRef]) -> Result<LogicalPlan> {
-    let wrong = |e| from_datafusion(e, &query.span, Some(&query.text));
+pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[SchemaRef]) -> Result<LogicalPlan> {
+    let session = &planner.session;
+    let wrong = |e| from_datafusion(e, &query.span, planner.source(&query.span));
     let mut ast = (*query.ast).clone();
     fold(&mut ast, schemas);
     for (index, schema) in schemas.iter().enumerate() {
@@ -34,17 +50,17 @@ pub(super) fn plan_query(session: &SessionContext, query: &Query, schemas: &[Sch
 
 /// Plans an expression over the columns of one relation, with types coerced. `alias` qualifies them, as in `orders.id`.
 pub(super) fn plan_expr(
-    session: &SessionContext,
+    planner: &Planner<'_>,
     expr: &ast::Expr,
     schema: &SchemaRef,
     alias: &str,
     span: &Span,
 ) -> Result<(Expr, DFSchema, DataType)> {
-    let wrong = |e| from_datafusion(e, span, None);
+    let wrong = |e| from_datafusion(e, span, planner.source(span));
     let mut expr = expr.clone();
     fold(&mut expr, std::slice::from_ref(schema));
     let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
-    let state = session.state();
+    let state = planner.session.state();
     let expr = state
         .create_logical_expr_from_sql_expr(ast::ExprWithAlias { expr, alias: None }, &columns)
         .map_err(wrong)?;
@@ -64,28 +80,21 @@ pub(super) fn plan_expr(
     Ok((expr, columns, data_type))
 }
 
-/// The nearest of `names` to `name`, if it is near enough to be a slip.
-pub(super) fn near_miss<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let name = name.to_lowercase();
-    names
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&name, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
 fn shown(column: &Column) -> String {
     column.name.clone()
 }
 
 /// An error of the planner as ours, with the place in the definition where the planner tells it.
-pub(super) fn from_datafusion(error: DataFusionError, span: &Span, text: Option<&str>) -> Error {
+pub(super) fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Source>) -> Error {
     let place = error
         .diagnostic()
         .and_then(|d| d.span)
-        .map(|s| span_within(span, text, s.start.line as usize, s.start.column as usize, s.end.column as usize))
-        .unwrap_or_else(|| span.clone());
+        .zip(source)
+        .filter(|(at, _)| at.start.line > 0)
+        .map_or_else(|| span.clone(), |(at, source)| {
+            let location = |l: datafusion::common::Location| Location { line: l.line, column: l.column };
+            source.span(AstSpan { start: location(at.start), end: location(at.end) })
+        });
     let root = error.find_root();
     let planned = match root {
         DataFusionError::SchemaError(schema_error, _) => match schema_error.as_ref() {
@@ -124,16 +133,4 @@ pub(super) fn from_datafusion(error: DataFusionError, span: &Span, text: Option<
         other => Error::user("INVALID_QUERY", other.strip_backtrace()),
     };
     planned.at(&place)
-}
-
-/// A place inside the definition that begins at `span`: lines and columns count in the same file.
-fn span_within(span: &Span, text: Option<&str>, line: usize, column: usize, end: usize) -> Span {
-    let Some(index) = line.checked_sub(span.line) else { return span.clone() };
-    let Some(found) = text.and_then(|t| t.lines().nth(index)) else { return span.clone() };
-    let text = if index == 0 {
-        if span.text.is_empty() { found.to_owned() } else { span.text.clone() }
-    } else {
-        found.to_owned()
-    };
-    Span { file: span.file.clone(), line, column, length: end.saturating_sub(column).max(1), text }
 }

@@ -7,12 +7,6 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, Tim
 /// Hidden last column of a batch: the wall of the epoch in which the row arrived.
 pub const WALL_COLUMN: &str = "__wall";
 
-/// Column of a replay point's table: the epoch in which the row arrived.
-pub const EPOCH_COLUMN: &str = "_epoch";
-
-/// Column of a quarantine table: the names of the expectations that the row violates.
-pub const FAILED_COLUMN: &str = "_dq_failed";
-
 pub(super) fn wall_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
