@@ -12,8 +12,11 @@ use timely::dataflow::Stream;
 /// Rows that come into or leave a dataset in one epoch.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// When.
+    /// When the change happens.
     pub epoch: Epoch,
+    /// When the rows arrived from outside; differs from `epoch` for rows that come from a replay point's table. Known up
+    /// to the replay point, not behind a stateful operator.
+    pub arrived: Epoch,
     /// The rows.
     pub rows: RecordBatch,
     /// By how much the multiplicity of each row changes; absent where each is added once.
@@ -32,7 +35,7 @@ impl HasEpoch for Batch {
 impl Batch {
     /// Rows that are each added once.
     pub fn added(epoch: Epoch, rows: RecordBatch) -> Self {
-        Batch { epoch, rows, diffs: None }
+        Batch { epoch, arrived: epoch, rows, diffs: None }
     }
 
     /// The change of multiplicity of row `index`.
@@ -55,7 +58,7 @@ impl Batch {
 
     /// The same changes of other rows, one for one.
     pub fn with_rows(&self, rows: RecordBatch) -> Self {
-        Batch { epoch: self.epoch, rows, diffs: self.diffs.clone() }
+        Batch { rows, diffs: self.diffs.clone(), ..*self }
     }
 
     /// The rows for which `mask` is true; all of them without a copy.
@@ -67,7 +70,7 @@ impl Batch {
         let diffs = self.diffs.as_ref().map(|diffs| {
             diffs.iter().zip(mask.iter()).filter(|(_, m)| *m == Some(true)).map(|(d, _)| *d).collect::<Arc<[i64]>>()
         });
-        Ok(Batch { epoch: self.epoch, rows: filter_record_batch(&self.rows, mask)?, diffs })
+        Ok(Batch { rows: filter_record_batch(&self.rows, mask)?, diffs, ..*self })
     }
 
     /// Splits into rows to add and rows to remove, each row as often as it is to be added or removed.

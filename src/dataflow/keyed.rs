@@ -90,7 +90,7 @@ pub fn decode<'s, D: Clone + 'static>(
                         let mut session = output.session(&cap);
                         for chunk in items.chunks(BATCH_ROWS) {
                             session.give(match columns(epoch, chunk) {
-                                Ok(rows) => Ok(Batch { epoch, rows, diffs: diffs(chunk) }),
+                                Ok(rows) => Ok(Batch { epoch, arrived: epoch, rows, diffs: diffs(chunk) }),
                                 Err(error) => Err(internal(epoch, &label, error.to_string())),
                             });
                         }
