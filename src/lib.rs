@@ -2,6 +2,7 @@
 
 pub mod dataflow;
 pub mod error;
+pub mod lake;
 pub mod pipeline;
 pub mod plan;
 pub mod project;
