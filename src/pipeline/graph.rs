@@ -125,6 +125,8 @@ fn cycle_error(
         at = next;
     }
     path.reverse();
+    let least = path.iter().enumerate().min_by_key(|(_, name)| **name).map_or(0, |(i, _)| i);
+    path.rotate_left(least);
     path.extend(path.first().copied());
     let shown: Vec<String> = path.iter().map(|name| pipeline.short(name)).collect();
     let message = format!("these datasets read each other in a circle: {}", shown.join(" -> "));

@@ -6,6 +6,7 @@
 mod check;
 pub(crate) mod declaration;
 mod graph;
+mod lineage;
 mod lint;
 mod lookup;
 pub(crate) mod names;

@@ -57,10 +57,16 @@ pub(crate) fn resolve(settings: &Settings, mut declarations: Declarations) -> Re
 
     let mut resolver = Resolver { settings, datasets: BTreeMap::new(), lints: Vec::new(), errors: Vec::new() };
     let configuration = resolver.configuration(&declarations.settings);
+    let mut refused = Vec::new();
     for dataset in declarations.datasets {
-        resolver.dataset(dataset);
+        let span = dataset.span.clone();
+        if !resolver.dataset(dataset) {
+            refused.push(span);
+        }
     }
     resolver.quarantines();
+    // The own flow of a dataset that is declared a second time is no second mistake.
+    declarations.flows.retain(|flow| flow.name.is_some() || !refused.contains(&flow.span));
     let mut flows: BTreeMap<String, Flow> = BTreeMap::new();
     let mut seen: BTreeMap<String, Span> = BTreeMap::new();
     for flow in declarations.flows {
@@ -127,17 +133,19 @@ impl Resolver<'_> {
         result
     }
 
-    fn dataset(&mut self, declared: DatasetDeclaration) {
+    /// Takes a dataset up, unless one of its name is there.
+    fn dataset(&mut self, declared: DatasetDeclaration) -> bool {
         let name = declared.name.full(&declared.defaults);
         if let Some(first) = self.datasets.get(&name) {
             let message = format!("`{name}` is declared twice; the other is at {}", first.span);
             self.errors
                 .push(Error::user("PIPELINE_DUPLICATE_IDENTIFIERS.DATASET", message).at(&declared.span).dataset(&name));
-            return;
+            return false;
         }
         let DatasetDeclaration { kind, private, columns, expectations, comment, properties, span, .. } = declared;
         let dataset = Dataset { name: name.clone(), kind, private, columns, expectations, comment, properties, span };
         self.datasets.insert(name, dataset);
+        true
     }
 
     fn quarantines(&mut self) {

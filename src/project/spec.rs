@@ -71,16 +71,19 @@ fn parse(source: Source, root: PathBuf) -> Result<(Settings, Vec<Include>)> {
         let span = source.span(AstSpan { start: at, end: at });
         Error::user("PIPELINE_SPEC_INVALID_YAML", format!("this is no YAML: {error}")).at(&span)
     })?;
+    let first = Location { line: 1, column: 1 };
+    let start = source.span(AstSpan { start: first, end: first });
     let Value::Mapping(fields) = yaml else {
-        let start = Location { line: 1, column: 1 };
-        let error = Error::user("PIPELINE_SPEC_FIELD_NOT_DICT", "a project file is a list of `field: value`");
-        return Err(error.at(&source.span(AstSpan { start, end: start })));
+        return Err(
+            Error::user("PIPELINE_SPEC_FIELD_NOT_DICT", "a project file is a list of `field: value`").at(&start)
+        );
     };
     let mut spec = Spec { source, errors: Vec::new() };
     spec.known_fields(&fields, &FIELDS, "the project file");
     let required = ["name", "storage", "libraries"].map(|field| (field, fields.get(field)));
     for (field, _) in required.iter().filter(|(_, value)| value.is_none_or(Value::is_null)) {
-        let error = Error::user("PIPELINE_SPEC_MISSING_REQUIRED_FIELD", format!("the project file has no `{field}`"));
+        let error = Error::user("PIPELINE_SPEC_MISSING_REQUIRED_FIELD", format!("the project file has no `{field}`"))
+            .at(&start);
         let help = match *field {
             "name" => "name: my_pipeline",
             "storage" => "storage: storage   # a folder beside this file, or the URL of an object store",
@@ -124,11 +127,9 @@ impl Spec {
             line.strip_prefix(word)
                 .is_some_and(|rest| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':'))
         });
-        let found = starts.or_else(|| lines().find(|(_, line)| line.contains(word)));
-        let (line, column) = match found {
-            Some((i, line)) => (i, line.find(word).map_or(0, |at| line.get(..at).unwrap_or("").chars().count())),
-            None => (0, 0),
-        };
+        let found = starts.and_then(|(i, line)| Some((i, whole_word(line, word)?)));
+        let found = found.or_else(|| lines().find_map(|(i, line)| Some((i, whole_word(line, word)?))));
+        let (line, column) = found.unwrap_or((0, 0));
         let start = Location { line: line as u64 + 1, column: column as u64 + 1 };
         let end = Location { column: start.column + word.chars().count() as u64, ..start };
         self.source.span(AstSpan { start, end: if found.is_some() { end } else { start } })
@@ -251,6 +252,16 @@ impl Spec {
         let span = self.place(&pattern);
         Some(Include { pattern, span })
     }
+}
+
+/// Where a word stands in a line by itself, in characters.
+fn whole_word(line: &str, word: &str) -> Option<usize> {
+    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    line.match_indices(word).find_map(|(at, _)| {
+        let (before, after) = (line.get(..at)?, line.get(at + word.len()..)?);
+        let whole = !part(before.chars().next_back()) && !part(after.chars().next());
+        whole.then(|| before.chars().count())
+    })
 }
 
 /// A value on one line, for a message.

@@ -82,8 +82,8 @@ pub(super) fn create_dataset(
             }
             dataset.properties = properties(&mut cursor)?;
         } else if cursor.take(&["as"]) {
-            let end = cursor.next_span();
-            let query = parse_query(context, cursor.rest(), end)?;
+            let tokens = cursor.rest();
+            let query = parse_query(context, tokens, cursor.next_span())?;
             flow = Some(FlowBody::Query { query, by_name: true });
         } else if kind == DatasetKind::StreamingTable && cursor.take(&["flow"]) {
             cursor.expect(&["auto", "cdc"])?;

@@ -230,8 +230,8 @@ fn create_flow(
                 .help("write BY NAME and name the columns in the query"));
         }
         let by_name = cursor.take(&["by", "name"]);
-        let end = cursor.next_span();
-        let query = parse_query(context, cursor.rest(), end)?;
+        let tokens = cursor.rest();
+        let query = parse_query(context, tokens, cursor.next_span())?;
         (target, once, FlowBody::Query { query, by_name })
     } else if cursor.is_word("auto") || cursor.is_word("apply") {
         auto_cdc_into(context, &mut cursor)?
