@@ -6,4 +6,6 @@ pub mod lake;
 pub mod pipeline;
 pub mod plan;
 pub mod project;
+pub mod runtime;
+pub mod sources;
 pub mod sql;

@@ -5,6 +5,7 @@ mod analyze;
 mod cdc;
 mod clock;
 mod context;
+mod explode;
 mod identifiers;
 mod lower;
 mod own;
@@ -24,7 +25,9 @@ use crate::pipeline::{Action, DatasetKind, ReadFiles, ScdType, TableName};
 
 pub use analyze::analyze;
 pub use context::session;
+pub use explode::lift_explode;
 pub use identifiers::fold as fold_identifiers;
+pub use query::from_datafusion;
 pub use schema::{WALL_COLUMN, stored_schema, with_wall};
 pub use analyze::Outside;
 

@@ -85,7 +85,7 @@ fn shown(column: &Column) -> String {
 }
 
 /// An error of the planner as ours, with the place in the definition where the planner tells it.
-pub(super) fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Source>) -> Error {
+pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Source>) -> Error {
     let place = error
         .diagnostic()
         .and_then(|d| d.span)

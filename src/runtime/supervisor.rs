@@ -385,7 +385,9 @@ impl Supervisor<'_> {
                         None => e,
                     })?;
                 }
-                recv(self.events) -> event => computed.hear(event.map_err(|_| Error::internal("the workers have ended"))?, epoch)?,
+                recv(self.events) -> event => {
+                    computed.hear(event.map_err(|_| Error::internal("the workers have ended"))?, epoch)?;
+                }
             };
         }
         self.end_epoch(epoch)?;

@@ -133,7 +133,7 @@ impl Workers {
     pub fn stop(mut self) -> Result<()> {
         self.halt();
         let guards = self.guards.take();
-        for result in guards.into_iter().flat_map(WorkerGuards::join) {
+        for result in guards.map(WorkerGuards::join).into_iter().flatten() {
             result.map_err(|e| Error::internal(format!("a worker ended badly: {e}")))?;
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Drop for Workers {
         self.halt();
         // Dropping the guards without joining them would panic where a worker has.
         if let Some(guards) = self.guards.take() {
-            let _ = guards.join().count();
+            drop(guards.join());
         }
     }
 }
