@@ -15,7 +15,7 @@ use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, stored_field, stored_schema, stored_type, with_wall};
-use super::unique::KnownKeys;
+use super::unique::{KnownKeys, unique};
 use super::{
     CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, SEMANTICS, Source, SourceKind, Stored, session,
 };
@@ -406,28 +406,25 @@ struct Keys<'a> {
     reads: &'a [(Reading, SchemaRef)],
 }
 
-impl Keys<'_> {
-    fn target(&self, relation: usize, scd: ScdType) -> Option<(&CdcDraft, &Draft<'_>)> {
-        let Reading::Dataset(index) = self.reads.get(relation)?.0 else { return None };
-        let draft = self.drafts.get(index)?;
-        let cdc = draft.cdc.as_ref().filter(|c| c.scd == scd)?;
-        Some((cdc, draft))
-    }
-
-    fn key_columns(cdc: &CdcDraft, schema: &SchemaRef) -> Option<Vec<usize>> {
-        cdc.keys.iter().map(|k| position(schema, cdc.layout.fields().get(*k)?.name())).collect()
-    }
-}
-
 impl KnownKeys for Keys<'_> {
-    fn scd1_keys(&self, relation: usize) -> Option<Vec<usize>> {
-        let (cdc, draft) = self.target(relation, ScdType::One)?;
-        Self::key_columns(cdc, &draft.schema)
-    }
-
-    fn scd2_keys(&self, relation: usize) -> Option<(Vec<usize>, usize)> {
-        let (cdc, draft) = self.target(relation, ScdType::Two)?;
-        Some((Self::key_columns(cdc, &draft.schema)?, position(&draft.schema, crate::pipeline::END_COLUMN)?))
+    fn unique(&self, relation: usize, key: &BTreeSet<usize>, nulls: &BTreeSet<usize>) -> bool {
+        let Some((Reading::Dataset(index), _)) = self.reads.get(relation) else { return false };
+        let Some(draft) = self.drafts.get(*index) else { return false };
+        if let Some(cdc) = &draft.cdc {
+            let covered = cdc.keys.iter().all(|k| {
+                let column = cdc.layout.fields().get(*k).and_then(|f| position(&draft.schema, f.name()));
+                column.is_some_and(|c| key.contains(&c))
+            });
+            let current = || position(&draft.schema, crate::pipeline::END_COLUMN).is_some_and(|end| nulls.contains(&end));
+            return covered && (cdc.scd == ScdType::One || current());
+        }
+        // Rules only take rows away, so what a single query guarantees holds for the dataset.
+        match draft.flows.as_slice() {
+            [flow] => flow.plan.as_ref().is_some_and(|plan| {
+                unique(plan, key, &Keys { drafts: self.drafts, reads: &flow.reads }, nulls)
+            }),
+            _ => false,
+        }
     }
 }
 

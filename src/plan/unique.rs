@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan};
 
-/// What is known of a relation that a query reads.
+/// What is known of the relations that a query reads.
 pub(super) trait KnownKeys {
-    /// Key columns of an AUTO CDC target of SCD type 1, by index, for relation `$n`.
-    fn scd1_keys(&self, relation: usize) -> Option<Vec<usize>>;
-    /// Key columns and the `__END_AT` column of a target of SCD type 2.
-    fn scd2_keys(&self, relation: usize) -> Option<(Vec<usize>, usize)>;
+    /// True where no two rows of relation `$n` can agree in all of the columns `key`, given that the columns `nulls` are
+    /// null.
+    fn unique(&self, relation: usize, key: &BTreeSet<usize>, nulls: &BTreeSet<usize>) -> bool;
 }
 
 /// The relation number of a scan.
@@ -22,8 +21,8 @@ pub(super) fn unique_on(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn K
     unique(plan, key, known, &BTreeSet::new())
 }
 
-/// `nulls` are the output columns of `plan` that a filter above it has narrowed to null.
-fn unique(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn KnownKeys, nulls: &BTreeSet<usize>) -> bool {
+/// As [`unique_on`]; `nulls` are the output columns of `plan` that a filter above it has narrowed to null.
+pub(super) fn unique(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn KnownKeys, nulls: &BTreeSet<usize>) -> bool {
     match plan {
         LogicalPlan::Distinct(Distinct::All(input)) => {
             (0..input.schema().fields().len()).all(|i| key.contains(&i)) || unique(input, key, known, nulls)
@@ -57,9 +56,7 @@ fn unique(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn KnownKeys, null
             };
             let key: BTreeSet<usize> = key.iter().filter_map(|i| source(*i)).collect();
             let nulls: BTreeSet<usize> = nulls.iter().filter_map(|i| source(*i)).collect();
-            let covered = |keys: &[usize]| keys.iter().all(|k| key.contains(k));
-            known.scd1_keys(relation).is_some_and(|keys| covered(&keys))
-                || known.scd2_keys(relation).is_some_and(|(keys, end)| covered(&keys) && nulls.contains(&end))
+            known.unique(relation, &key, &nulls)
         }
         _ => false,
     }
