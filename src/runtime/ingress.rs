@@ -68,7 +68,7 @@ impl Ingress {
                     for rows in &mut reader {
                         deal.rows(&rows?, None)?;
                     }
-                    stats.add(&reader.stats());
+                    stats += reader.stats();
                 }
             }
             (SourceKind::DeltaStream { location }, Position::Delta { from, to }) => {

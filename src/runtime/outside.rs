@@ -3,7 +3,7 @@
 use arrow::datatypes::SchemaRef;
 use tokio::runtime::Handle;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lake::{Lake, schemas};
 use crate::pipeline::TableName;
 use crate::plan::{Outside, SourceKind};
@@ -24,21 +24,13 @@ impl Outside for LakeOutside {
         match kind {
             SourceKind::Files(read) => {
                 let source = FileSource::new(read)?;
-                if let Some(schema) = source.declared_schema() {
-                    return Ok(schema);
+                if let Some(schema) = &read.schema {
+                    return Ok(source.declared(schema));
                 }
                 if let Some(schema) = self.io.block_on(schemas::load(&self.lake, id))? {
                     return Ok(schema);
                 }
-                let files = source.discover(|_| false)?;
-                if files.is_empty() {
-                    return Err(Error::user(
-                        "CF_EMPTY_DIR_FOR_SCHEMA_INFERENCE",
-                        format!("{} has no file to infer a schema from", read.path),
-                    )
-                    .help("declare the schema: read_files(…, schema => 'id BIGINT, …')"));
-                }
-                let schema = source.infer(&files)?;
+                let schema = source.infer(&source.discover(|_| false, false)?)?;
                 if self.remember { self.io.block_on(schemas::save(&self.lake, id, &schema)) } else { Ok(schema) }
             }
             SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {

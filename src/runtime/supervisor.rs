@@ -80,7 +80,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
 /// What is new outside, by source.
 struct Backlog {
     positions: BTreeMap<usize, Position>,
-    limits: BTreeMap<usize, usize>,
+    /// Files, and bytes after which no further file is taken.
+    limits: BTreeMap<usize, (usize, Option<u64>)>,
 }
 
 impl Backlog {
@@ -93,15 +94,12 @@ impl Backlog {
             let position = match &source.kind {
                 SourceKind::Files(read) => {
                     let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
-                    limits.insert(index, files.max_files_per_trigger());
+                    limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
                     let seen = history.seen(&source.id);
-                    let known_once = seen.is_some_and(|seen| !seen.is_empty());
-                    let found = match files.discover(|path| history.has_seen(&source.id, path)) {
-                        Ok(found) => found,
-                        // A folder that was emptied and removed after it was read has nothing new.
-                        Err(error) if known_once && error.code() == "PATH_NOT_FOUND" => Vec::new(),
-                        Err(error) => return Err(error.at(&source.span)),
-                    };
+                    let read_before = seen.is_some_and(|seen| !seen.is_empty());
+                    let found = files
+                        .discover(|path| history.has_seen(&source.id, path), read_before)
+                        .map_err(|e| e.at(&source.span))?;
                     (!found.is_empty()).then_some(Position::Files(found))
                 }
                 SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
@@ -126,9 +124,19 @@ impl Backlog {
         for (index, position) in std::mem::take(&mut self.positions) {
             let position = match position {
                 Position::Files(mut files) => {
-                    let limit = self.limits.get(&index).copied().unwrap_or(usize::MAX).max(1);
-                    if files.len() > limit {
-                        let rest = files.split_off(limit);
+                    let (count, bytes) = self.limits.get(&index).copied().unwrap_or((usize::MAX, None));
+                    let mut left = bytes.unwrap_or(u64::MAX);
+                    let within = files
+                        .iter()
+                        .take(count.max(1))
+                        .take_while(|file| {
+                            let fits = left > 0;
+                            left = left.saturating_sub(file.size);
+                            fits
+                        })
+                        .count();
+                    let rest = files.split_off(within);
+                    if !rest.is_empty() {
                         self.positions.insert(index, Position::Files(rest));
                     }
                     Position::Files(files)
