@@ -102,7 +102,8 @@ impl DedupState {
     pub fn apply(&mut self, rows: &[((Row, Row), Diff)], out: &mut Vec<(Row, Diff)>) {
         let mut run = Run::default();
         Batch::new(rows).for_each(Row::cmp, |key, group| {
-            if !self.rows.knows(key) {
+            let mut at = self.rows.at(key);
+            if at.is_new() {
                 for (row, count) in group {
                     run.push(row, b"", *count);
                 }
@@ -111,7 +112,6 @@ impl DedupState {
                 out.extend(least.map(|(row, _)| ((*row).clone(), 1)));
                 return;
             }
-            let mut at = self.rows.at(key);
             let old = at.first().map(|entry| Row::from(entry.order));
             for (row, diff) in group {
                 at.add(row, *diff);
@@ -187,8 +187,9 @@ impl DistinctState {
         let mut run = Run::default();
         Batch::new(&rows).for_each(<()>::cmp, |row, group| {
             let diff: i64 = group.iter().map(|(_, diff)| diff).sum();
-            let (old, new) = if self.rows.knows(row) {
-                self.rows.at(row).add(&nothing, diff)
+            let mut at = self.rows.at(row);
+            let (old, new) = if !at.is_new() {
+                at.add(&nothing, diff)
             } else {
                 run.push(&nothing, b"", diff);
                 run.close_key(row);

@@ -204,65 +204,19 @@ impl FillState {
         let mut ties = 0;
         let mut run = Run::default();
         Batch::new(changes).for_each(precedence, |key, group| {
-            ties += if self.events.knows(key) {
-                self.change(key, group, merge, out)
-            } else {
+            let mut events = self.events.at(key);
+            ties += if events.is_new() {
                 let ties = begin(key, group, &self.truncates, merge, &mut run, out);
                 run.close_key(key);
                 ties
+            } else {
+                change(key, group, &mut events, &self.truncates, merge, out)
             };
         });
         self.events.load(run);
         if !moved.is_empty() {
             consolidate_from(out, start);
         }
-        ties
-    }
-
-    /// Changes of a key that has state.
-    fn change(
-        &mut self,
-        key: &Row,
-        group: &Group<'_, Change>,
-        merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
-        out: &mut Out,
-    ) -> i64 {
-        let mut ties = 0;
-        let mut events = self.events.at(key);
-        let mut touched: Vec<(Row, Option<Shown>)> = Vec::new();
-        let (mut event, mut bound) = (Vec::new(), Vec::new());
-        for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-            let Some((Change { sequence, .. }, _)) = same.first() else {
-                continue;
-            };
-            above(sequence, &mut bound);
-            let old = shown_at(&events, sequence, &bound);
-            ties += i64::from(winner_at(&events, sequence, &bound).is_some());
-            for (change, diff) in same {
-                encode(change, &mut event);
-                let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
-                ties += i64::from(after > 0) - i64::from(before > 0);
-            }
-            let winner = winner_at(&events, sequence, &bound);
-            ties -= i64::from(winner.is_some());
-            if let Some(old) = &old
-                && winner != Some(old.event.as_bytes())
-            {
-                // Still there, but a loser now.
-                let count = events.get(&old.event).map_or(0, |entry| entry.count);
-                events.set(&old.event, Row::default(), count);
-            }
-            touched.push((sequence.clone(), old));
-        }
-        walk(
-            key,
-            touched,
-            false,
-            &mut events,
-            &self.truncates,
-            merge,
-            out,
-        );
         ties
     }
 
@@ -349,6 +303,45 @@ fn begin(
             run.push(&event, &data, *count);
         }
     }
+    ties
+}
+
+/// Changes of a key that has state.
+fn change(
+    key: &Row,
+    group: &Group<'_, Change>,
+    events: &mut KeyMut<'_, ByPrecedence>,
+    truncates: &Truncates,
+    merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+    out: &mut Out,
+) -> i64 {
+    let mut ties = 0;
+    let mut touched: Vec<(Row, Option<Shown>)> = Vec::new();
+    let (mut event, mut bound) = (Vec::new(), Vec::new());
+    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+        let Some((Change { sequence, .. }, _)) = same.first() else {
+            continue;
+        };
+        above(sequence, &mut bound);
+        let old = shown_at(events, sequence, &bound);
+        ties += i64::from(winner_at(events, sequence, &bound).is_some());
+        for (change, diff) in same {
+            encode(change, &mut event);
+            let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
+            ties += i64::from(after > 0) - i64::from(before > 0);
+        }
+        let winner = winner_at(events, sequence, &bound);
+        ties -= i64::from(winner.is_some());
+        if let Some(old) = &old
+            && winner != Some(old.event.as_bytes())
+        {
+            // Still there, but a loser now.
+            let count = events.get(&old.event).map_or(0, |entry| entry.count);
+            events.set(&old.event, Row::default(), count);
+        }
+        touched.push((sequence.clone(), old));
+    }
+    walk(key, touched, false, events, truncates, merge, out);
     ties
 }
 

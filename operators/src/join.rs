@@ -141,8 +141,8 @@ impl JoinState {
     ) {
         let left = self.kind == JoinKind::Left;
         let (mut had_any, mut has_any) = (false, reference.iter().any(|(_, diff)| *diff > 0));
-        if self.sides.reference.knows(key) {
-            let mut known = self.sides.reference.at(key);
+        let mut known = self.sides.reference.at(key);
+        if !known.is_new() {
             had_any = known.first().is_some();
             if !rows.is_empty() {
                 for entry in known.scan() {
@@ -184,8 +184,8 @@ impl JoinState {
                 out.push(((row.clone(), None), (count * sign) as Diff));
             }
         };
-        if self.sides.rows.knows(key) {
-            let mut stored = self.sides.rows.at(key);
+        let mut stored = self.sides.rows.at(key);
+        if !stored.is_new() {
             for (row, diff) in rows {
                 stored.add(row, *diff);
             }

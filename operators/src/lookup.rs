@@ -175,7 +175,8 @@ impl LookupState {
         changes: &Group<'_, Row>,
         run: &mut Run,
     ) -> (Option<Row>, Option<Row>) {
-        if !self.sides.reference.knows(key) {
+        let mut known = self.sides.reference.at(key);
+        if known.is_new() {
             for (row, diff) in changes {
                 run.push(row, b"", *diff);
             }
@@ -188,7 +189,6 @@ impl LookupState {
                     .map(|(row, _)| (*row).clone()),
             );
         }
-        let mut known = self.sides.reference.at(key);
         let old = known.first().map(|entry| Row::from(entry.order));
         if changes.is_empty() {
             return (old.clone(), old);
@@ -222,7 +222,8 @@ impl LookupState {
                     .map(|(row, diff)| (((*row).clone(), shown.clone()), *diff as Diff)),
             );
         }
-        if !self.sides.rows.knows(key) {
+        let mut stored = self.sides.rows.at(key);
+        if stored.is_new() {
             if remember {
                 for (row, diff) in changed {
                     row_run.push(row, b"", *diff);
@@ -234,7 +235,6 @@ impl LookupState {
         if !moved && changed.is_empty() {
             return;
         }
-        let mut stored = self.sides.rows.at(key);
         if moved {
             for entry in stored.scan() {
                 let row = Row::from(entry.order);

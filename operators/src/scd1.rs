@@ -162,10 +162,8 @@ impl Scd1State {
         Batch::new(changes).for_each(precedence, |key, group| {
             ties += if self.append_only {
                 self.advance(key, group, &mut run, out)
-            } else if self.events.knows(key) {
-                self.change(key, group, out)
             } else {
-                self.begin(key, group, &mut run, out)
+                self.change(key, group, &mut run, out)
             };
         });
         self.events.load(run);
@@ -191,68 +189,61 @@ impl Scd1State {
         true
     }
 
-    fn begin(
+    fn change(
         &mut self,
         key: &Row,
         group: &Group<'_, Change>,
         run: &mut Run<ByPrecedence>,
         out: &mut Out,
     ) -> i64 {
-        let mut ties = 0;
-        for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-            for (change, count) in same {
-                encode(change, &mut self.scratch.event);
-                run.push(&self.scratch.event, b"", *count);
-            }
-            let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
-            ties += (live - 1).max(0);
-        }
-        run.close_key(key);
-        self.show_new(
-            key,
-            group
-                .iter()
-                .rfind(|(_, count)| *count > 0)
-                .map(|(change, _)| *change),
-            out,
-        );
-        ties
-    }
-
-    fn show_new(&self, key: &Row, newest: Option<&Change>, out: &mut Out) {
-        if let Some(Change {
-            sequence,
-            upsert: Some(upsert),
-        }) = newest
-            && self
-                .truncates
-                .greatest()
-                .is_none_or(|truncated| sequence > truncated)
-        {
-            out.push(((key.clone(), upsert.value.clone()), 1));
-        }
-    }
-
-    fn change(&mut self, key: &Row, group: &Group<'_, Change>, out: &mut Out) -> i64 {
         let truncated = self.truncates.greatest();
+        let Scratch {
+            event,
+            above: bound,
+        } = &mut self.scratch;
         let mut events = self.events.at(key);
-        let old = shows(events.last().map(|entry| entry.order), truncated).map(Row::from);
         let mut ties = 0;
+        if events.is_new() {
+            for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+                for (change, count) in same {
+                    encode(change, event);
+                    run.push(event, b"", *count);
+                }
+                let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
+                ties += (live - 1).max(0);
+            }
+            run.close_key(key);
+            show_new(
+                key,
+                group
+                    .iter()
+                    .rfind(|(_, count)| *count > 0)
+                    .map(|(change, _)| *change),
+                truncated,
+                out,
+            );
+            return ties;
+        }
+        let old = shows(events.last().map(|entry| entry.order), truncated).map(Row::from);
         for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
             let Some((Change { sequence, .. }, _)) = same.first() else {
                 continue;
             };
-            above(sequence, &mut self.scratch.above);
-            ties += i64::from(winner_at(&events, sequence, &self.scratch.above).is_some());
+            above(sequence, bound);
+            ties += i64::from(winner_at(&events, sequence, bound).is_some());
             for (change, diff) in same {
-                encode(change, &mut self.scratch.event);
-                let (before, after) = events.add(&Row::from(self.scratch.event.as_slice()), *diff);
+                encode(change, event);
+                let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
                 ties += i64::from(after > 0) - i64::from(before > 0);
             }
-            ties -= i64::from(winner_at(&events, sequence, &self.scratch.above).is_some());
+            ties -= i64::from(winner_at(&events, sequence, bound).is_some());
         }
-        let new = shows(events.last().map(|entry| entry.order), truncated);
-        emit(key, old.as_deref(), new, out);
+        emit(
+            key,
+            old.as_deref(),
+            shows(events.last().map(|entry| entry.order), truncated),
+            out,
+        );
         ties
     }
 
@@ -277,18 +268,16 @@ impl Scd1State {
             .filter(|change| change.sequence == newest.sequence)
             .count() as i64;
         encode(newest, &mut self.scratch.event);
-        if !self.events.knows(key) {
-            run.push(&self.scratch.event, b"", 1);
-            run.close_key(key);
-            self.show_new(key, Some(newest), out);
-            return tied - 1;
-        }
+        let truncated = self.truncates.greatest();
         let mut events = self.events.at(key);
-        let current = events.last().map(|entry| Row::from(entry.order));
-        let Some(current) = current else {
-            events.add(&Row::from(self.scratch.event.as_slice()), 1);
-            drop(events);
-            self.show_new(key, Some(newest), out);
+        let Some(current) = events.last().map(|entry| Row::from(entry.order)) else {
+            if events.is_new() {
+                run.push(&self.scratch.event, b"", 1);
+                run.close_key(key);
+            } else {
+                events.add(&Row::from(self.scratch.event.as_slice()), 1);
+            }
+            show_new(key, Some(newest), truncated, out);
             return tied - 1;
         };
         let at = Event::decode(&current).sequence;
@@ -307,7 +296,6 @@ impl Scd1State {
             let next = Row::from(self.scratch.event.as_slice());
             events.set(&current, Row::default(), 0);
             events.add(&next, 1);
-            let truncated = self.truncates.greatest();
             emit(
                 key,
                 shows(Some(&current), truncated),
@@ -340,6 +328,17 @@ impl Scd1State {
         self.events.adopt(events.check::<ByPrecedence>()?, keep);
         self.truncates.adopt(truncates);
         Ok(())
+    }
+}
+
+fn show_new(key: &Row, newest: Option<&Change>, truncated: Option<&Row>, out: &mut Out) {
+    if let Some(Change {
+        sequence,
+        upsert: Some(upsert),
+    }) = newest
+        && truncated.is_none_or(|truncated| sequence > truncated)
+    {
+        out.push(((key.clone(), upsert.value.clone()), 1));
     }
 }
 

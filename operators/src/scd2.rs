@@ -1,17 +1,26 @@
 //! Slowly changing dimensions, type 2: the history of each key.
 
+mod heads;
+mod near;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, Group, consolidate_from};
+use crate::batch::{Batch, consolidate_from};
 use crate::epochs::{Rows, Shared, shared, unary};
-use crate::event::{ByPrecedence, Change, Event, above, below, encode, precedence, winner_at};
+use crate::event::{ByPrecedence, Change, precedence};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
-use crate::state::{KeyMut, KeyedState, Parts, PartsRef, Run};
+use crate::state::{KeyedState, Parts, PartsRef, Run};
 use crate::{Diff, Epoch};
+use near::Scratch;
+
+/// A key with at most so many changes is looked at as a whole.
+const SMALL: usize = 64;
+/// So is a larger one when an epoch changes more than this fraction of it.
+const WHOLE: usize = 8;
 
 /// A stretch of a key's history with one value: `[start, end)` in sequence order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,40 +94,23 @@ impl<'s> Scd2<'s> for Rows<'s, (Row, Change)> {
 }
 
 /// The state of [`Scd2::scd2`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scd2State {
     /// All changes; the last one of a sequence is its winner.
     events: KeyedState<ByPrecedence>,
-    /// The sequences whose winner differs in `tracked` from the winner before it, where a delete
-    /// and the absence of a winner are alike.
+    /// Where runs begin, of the keys with so many changes that a pass over them is not cheap.
     heads: KeyedState,
+    small: usize,
     scratch: Scratch,
 }
 
-/// Bounds for searching, kept to reuse their allocation.
-#[derive(Debug, Default)]
-struct Scratch {
-    event: Vec<u8>,
-    below: Vec<u8>,
-    above: Vec<u8>,
-    /// The winner of a sequence before the change, encoded.
-    old: Vec<u8>,
-}
-
-/// A piece of history around the sequence that changes: `tracked` is `None` where there is no row.
-#[derive(Clone, Copy)]
-struct Piece<'a> {
-    start: &'a [u8],
-    tracked: Option<&'a [u8]>,
-    value: &'a [u8],
-}
-
-impl<'a> Piece<'a> {
-    fn of(event: Event<'a>) -> Self {
-        Piece {
-            start: event.sequence,
-            tracked: event.tracked(),
-            value: event.value,
+impl Default for Scd2State {
+    fn default() -> Self {
+        Scd2State {
+            events: KeyedState::new(),
+            heads: KeyedState::new(),
+            small: SMALL,
+            scratch: Scratch::default(),
         }
     }
 }
@@ -135,6 +127,7 @@ impl Scd2State {
         Scd2State {
             events: KeyedState::with_overlay(limit),
             heads: KeyedState::with_overlay(limit),
+            small: limit / 4,
             scratch: Scratch::default(),
         }
     }
@@ -153,76 +146,29 @@ impl Scd2State {
         out: &mut Vec<((Row, Version), Diff)>,
     ) -> i64 {
         let mut ties = 0;
-        let mut events = Run::default();
-        let mut heads = Run::default();
+        let mut runs = (Run::default(), Run::default());
         Batch::new(changes).for_each(precedence, |key, group| {
-            ties += if self.events.knows(key) {
+            let mut events = self.events.at(key);
+            if events.is_new() {
+                let index = group.len() > self.small;
+                ties += whole::begin(key, group, index, &mut self.scratch.event, &mut runs, out);
+                return;
+            }
+            let mut heads = self.heads.at(key);
+            let (indexed, size) = (heads::indexed(&heads), events.size_hint());
+            ties += if indexed && group.len() * WHOLE < size {
                 let start = out.len();
-                let ties = self.change(key, group, out);
+                let ties =
+                    near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
                 consolidate_from(out, start);
                 ties
             } else {
-                let ties = begin(
-                    key,
-                    group,
-                    &mut self.scratch.event,
-                    &mut events,
-                    &mut heads,
-                    out,
-                );
-                events.close_key(key);
-                heads.close_key(key);
-                ties
+                let index = indexed || size + group.len() > self.small;
+                whole::change(key, group, &mut events, index.then_some(&mut heads), out)
             };
         });
-        self.events.load(events);
-        self.heads.load(heads);
-        ties
-    }
-
-    /// Changes of a key that has state: each sequence in turn.
-    fn change(
-        &mut self,
-        key: &Row,
-        group: &Group<'_, Change>,
-        out: &mut Vec<((Row, Version), Diff)>,
-    ) -> i64 {
-        let mut ties = 0;
-        let mut events = self.events.at(key);
-        let mut heads = self.heads.at(key);
-        for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-            let Some((first, _)) = same.first() else {
-                continue;
-            };
-            let sequence = &first.sequence;
-            below(sequence, &mut self.scratch.below);
-            above(sequence, &mut self.scratch.above);
-            self.scratch.old.clear();
-            if let Some(old) = winner_at(&events, sequence, &self.scratch.above) {
-                self.scratch.old.extend_from_slice(old);
-            }
-            let mut appeared = 0;
-            for (change, diff) in same {
-                encode(change, &mut self.scratch.event);
-                let (before, after) = events.add(&Row::from(self.scratch.event.as_slice()), *diff);
-                appeared += i64::from(after > 0) - i64::from(before > 0);
-            }
-            let old = (!self.scratch.old.is_empty()).then(|| Event::decode(&self.scratch.old));
-            let new = winner_at(&events, sequence, &self.scratch.above).map(Event::decode);
-            ties += appeared - (i64::from(new.is_some()) - i64::from(old.is_some()));
-            if old != new {
-                rewrite(
-                    key,
-                    sequence,
-                    old,
-                    new,
-                    &events,
-                    &mut heads,
-                    &self.scratch,
-                    out,
-                );
-            }
-        }
+        self.events.load(runs.0);
+        self.heads.load(runs.1);
         ties
     }
 
@@ -254,154 +200,4 @@ impl Scd2State {
         self.heads.adopt(heads, &keep);
         Ok(())
     }
-}
-
-/// The changes of a key that has no state: one pass.
-fn begin(
-    key: &Row,
-    group: &Group<'_, Change>,
-    event: &mut Vec<u8>,
-    events: &mut Run<ByPrecedence>,
-    heads: &mut Run,
-    out: &mut Vec<((Row, Version), Diff)>,
-) -> i64 {
-    let mut ties = 0;
-    // Start, tracked and value of the run that is open.
-    let mut open: Option<(&Row, &Row, &Row)> = None;
-    let mut emit = |run: Option<(&Row, &Row, &Row)>, end: Option<&Row>| {
-        if let Some((start, _, value)) = run {
-            let version = Version {
-                start: start.clone(),
-                end: end.cloned(),
-                value: value.clone(),
-            };
-            out.push(((key.clone(), version), 1));
-        }
-    };
-    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-        for (change, count) in same {
-            encode(change, event);
-            events.push(event, b"", *count);
-        }
-        let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
-        ties += (live - 1).max(0);
-        let Some((winner, _)) = same.iter().rfind(|(_, count)| *count > 0) else {
-            continue;
-        };
-        let sequence = &winner.sequence;
-        let tracked = winner.upsert.as_ref().map(|upsert| &upsert.tracked);
-        if tracked != open.map(|(_, tracked, _)| tracked) {
-            heads.push(sequence, b"", 1);
-            emit(open.take(), Some(sequence));
-        }
-        open = winner.upsert.as_ref().map(|upsert| {
-            let start = open.map_or(sequence, |(start, _, _)| start);
-            (start, &upsert.tracked, &upsert.value)
-        });
-    }
-    emit(open, None);
-    ties
-}
-
-/// The winner at `sequence` has changed from `old` to `new`: emits what that does to the versions
-/// and moves the run heads. `events` are already as they are with `new`.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the two winners, the state of the key, and where results go"
-)]
-fn rewrite(
-    key: &Row,
-    sequence: &Row,
-    old: Option<Event<'_>>,
-    new: Option<Event<'_>>,
-    events: &KeyMut<'_, ByPrecedence>,
-    heads: &mut KeyMut<'_>,
-    scratch: &Scratch,
-    out: &mut Vec<((Row, Version), Diff)>,
-) {
-    let previous = events
-        .before(&scratch.below)
-        .map(|entry| Event::decode(entry.order));
-    // The least event of the next sequence leads to that sequence's winner.
-    let mut bound = Vec::new();
-    let next = events.after(&scratch.above).and_then(|entry| {
-        above(Event::decode(entry.order).sequence, &mut bound);
-        events
-            .before(&bound)
-            .map(|entry| Event::decode(entry.order))
-    });
-    // Neither the head of the previous run nor the head after the next event depends on `sequence`.
-    let before = previous.map(|event| {
-        let head = heads
-            .get(event.sequence)
-            .or_else(|| heads.before(event.sequence));
-        Piece {
-            start: head.map_or(event.sequence, |head| head.order),
-            ..Piece::of(event)
-        }
-    });
-    let mut end = None;
-    let after = next.map(|event| {
-        end = heads.after(event.sequence).map(|head| head.order);
-        let last = match end {
-            None => events.last(),
-            Some(end) => {
-                below(end, &mut bound);
-                events.before(&bound)
-            }
-        };
-        let value = last.map_or(event.value, |last| Event::decode(last.order).value);
-        Piece {
-            value,
-            ..Piece::of(event)
-        }
-    });
-    for (winner, diff) in [(old, -1), (new, 1)] {
-        fold([before, winner.map(Piece::of), after], end, |piece, end| {
-            let version = Version {
-                start: Row::from(piece.start),
-                end: end.map(Row::from),
-                value: Row::from(piece.value),
-            };
-            out.push(((key.clone(), version), diff));
-        });
-    }
-
-    let previous_tracked = previous.and_then(|event| event.tracked());
-    let new_tracked = new.and_then(|event| event.tracked());
-    let is_head = new.is_some() && new_tracked != previous_tracked;
-    let next_head = next.map(|event| {
-        let left = if new.is_some() {
-            new_tracked
-        } else {
-            previous_tracked
-        };
-        (Row::from(event.sequence), event.tracked() != left)
-    });
-    heads.set(sequence, Row::default(), i64::from(is_head));
-    if let Some((next, is_head)) = next_head {
-        heads.set(&next, Row::default(), i64::from(is_head));
-    }
-}
-
-/// Joins neighbours with equal `tracked` and emits those that are rows, each with its end; the
-/// last one ends at `end`.
-fn fold<'a>(
-    pieces: [Option<Piece<'a>>; 3],
-    end: Option<&'a [u8]>,
-    mut emit: impl FnMut(Piece<'a>, Option<&'a [u8]>),
-) {
-    let mut open: Option<Piece<'a>> = None;
-    let mut close = |piece: Option<Piece<'a>>, end| {
-        if let Some(piece) = piece.filter(|piece| piece.tracked.is_some()) {
-            emit(piece, end);
-        }
-    };
-    for piece in pieces.into_iter().flatten() {
-        match &mut open {
-            Some(run) if run.tracked == piece.tracked => run.value = piece.value,
-            run => close(run.replace(piece), Some(piece.start)),
-        }
-    }
-    close(open, end);
 }

@@ -9,7 +9,7 @@ mod tests;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,12 @@ pub use key::KeyMut;
 use key::{Size, Span};
 use segment::Segment;
 
-/// Entries in the overlay before it becomes a segment.
+/// Entries in the overlay before it becomes a segment, at least.
 const OVERLAY: usize = 1 << 14;
-/// A single key may have this part of the overlay's entries: they sit in one sorted vector. A bulk
-/// load smaller than this part goes to the overlay.
-const PART: usize = 16;
+/// The overlay may hold this part of all entries (at the price of a few words more an entry).
+const SHARE: usize = 16;
+/// Entries of a single key in the overlay before it becomes a segment: they sit in one vector.
+const CROWD: usize = 1 << 10;
 /// A segment is at least this many times larger than all younger ones together.
 const GROWTH: usize = 4;
 
@@ -72,22 +73,44 @@ impl Cell {
     }
 }
 
-/// [`stable_hash`] as the hasher of the overlay.
-#[derive(Default)]
-struct StableHasher(u64);
+/// A key with its [`stable_hash`], which is expensive enough to compute once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HashedKey {
+    hash: u64,
+    key: Row,
+}
 
-impl Hasher for StableHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = stable_hash(bytes);
+impl HashedKey {
+    fn new(key: &Row) -> Self {
+        HashedKey {
+            hash: stable_hash(key),
+            key: key.clone(),
+        }
     }
-    // The length prefix of a slice adds nothing.
-    fn write_usize(&mut self, _: usize) {}
+}
+
+impl Hash for HashedKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Passes the hash of a [`HashedKey`] on.
+#[derive(Default)]
+struct PassOn(u64);
+
+impl Hasher for PassOn {
+    fn write(&mut self, _: &[u8]) {}
+    // Routing leaves the low bits of all keys of a worker alike, but a table looks at the low bits.
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash.rotate_left(32);
+    }
     fn finish(&self) -> u64 {
         self.0
     }
 }
 
-type Overlay = HashMap<Row, Vec<Cell>, BuildHasherDefault<StableHasher>>;
+type Overlay = HashMap<HashedKey, Vec<Cell>, BuildHasherDefault<PassOn>>;
 
 /// An ordered multimap from keys to entries: `key -> (order -> (data, count))`.
 ///
@@ -163,47 +186,44 @@ impl<O: Order> KeyedState<O> {
     }
 
     /// The entries of `key`, to read and to change.
-    pub fn at<'a>(&'a mut self, key: &'a Row) -> KeyMut<'a, O> {
+    pub fn at(&mut self, key: &Row) -> KeyMut<'_, O> {
         self.maintain();
-        let hash = stable_hash(key);
+        let key = HashedKey::new(key);
         self.spans.clear();
         for (segment, part) in self.segments.iter().enumerate() {
-            if let Some(entries) = part.find(hash, key) {
+            if let Some(entries) = part.find(key.hash, &key.key) {
                 self.spans.push(Span { segment, entries });
             }
         }
+        let slot = self.overlay.get_mut(&key);
         KeyMut {
+            kept: slot.is_some(),
+            cells: slot.map(std::mem::take).unwrap_or_default(),
             key,
-            cells: self
-                .overlay
-                .get_mut(key)
-                .map(std::mem::take)
-                .unwrap_or_default(),
             overlay: &mut self.overlay,
             segments: &mut self.segments,
             spans: &self.spans,
             size: &mut self.size,
-            limit: self.limit / PART,
+            crowd: self.limit.min(CROWD),
             order: PhantomData,
         }
     }
 
     /// Whether anything is, or recently was, stored under `key`.
     #[must_use]
-    pub fn knows(&self, key: &[u8]) -> bool {
-        if self.overlay.contains_key(key) {
-            return true;
-        }
-        let hash = stable_hash(key);
-        self.segments
-            .iter()
-            .any(|segment| segment.find(hash, key).is_some())
+    pub fn knows(&self, key: &Row) -> bool {
+        let key = HashedKey::new(key);
+        self.overlay.contains_key(&key)
+            || self
+                .segments
+                .iter()
+                .any(|segment| segment.find(key.hash, &key.key).is_some())
     }
 
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
-        let overlay = self.overlay.keys().cloned();
+        let overlay = self.overlay.keys().map(|key| key.key.clone());
         let stored = self.segments.iter().flat_map(|segment| {
             (0..segment.key_count())
                 .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
@@ -222,7 +242,7 @@ impl<O: Order> KeyedState<O> {
     pub fn load(&mut self, run: Run<O>) {
         let mut segment = run.segment;
         segment.seal();
-        if segment.len() < self.limit / PART {
+        if segment.len() < self.limit.min(CROWD) {
             for k in 0..segment.key_count() {
                 let key = Row::from(segment.key(k));
                 let mut at = self.at(&key);
@@ -237,11 +257,12 @@ impl<O: Order> KeyedState<O> {
     }
 
     fn maintain(&mut self) {
-        if self.size.overlay >= self.limit || self.size.crowded {
+        // In proportion to the whole, so that growing rewrites an entry only a few times.
+        if self.size.overlay >= self.limit.max(self.size.entries / SHARE) || self.size.crowded {
             let overlay = std::mem::take(&mut self.overlay);
             self.size.overlay = 0;
             self.size.crowded = false;
-            let segment = flat(overlay.iter());
+            let segment = flat(&overlay);
             self.push_segment(segment);
         }
         if self.size.decayed {
@@ -310,7 +331,7 @@ impl<O: Order> KeyedState<O> {
     /// What a snapshot holds, to be encoded as part of something larger.
     pub(crate) fn parts(&self) -> PartsRef<'_> {
         PartsRef {
-            overlay: flat(self.overlay.iter()),
+            overlay: flat(&self.overlay),
             segments: &self.segments,
         }
     }
@@ -337,17 +358,15 @@ impl<O: Order> KeyedState<O> {
     }
 }
 
-fn flat<'a>(overlay: impl Iterator<Item = (&'a Row, &'a Vec<Cell>)>) -> Segment {
-    let mut keys: Vec<(u64, &Row, &Vec<Cell>)> = overlay
-        .map(|(key, cells)| (stable_hash(key), key, cells))
-        .collect();
-    keys.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+fn flat(overlay: &Overlay) -> Segment {
+    let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = overlay.iter().collect();
+    keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
     let mut segment = Segment::default();
-    for (hash, key, cells) in keys {
+    for (key, cells) in keys {
         for cell in cells {
             segment.push(&cell.order, &cell.data, cell.count);
         }
-        segment.close_key(hash, key);
+        segment.close_key(key.hash, &key.key);
     }
     segment.seal();
     segment

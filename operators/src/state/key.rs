@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::segment::Segment;
-use super::{Bytewise, Cell, Entry, Order, Overlay};
+use super::{Bytewise, Cell, Entry, HashedKey, Order, Overlay};
 use crate::row::Row;
 
 /// Where the entries of one key lie in one segment.
@@ -29,25 +29,34 @@ pub(super) struct Size {
 /// The entries of one key.
 #[derive(Debug)]
 pub struct KeyMut<'a, O: Order = Bytewise> {
-    pub(super) key: &'a Row,
-    /// The overlay's entries of the key, in its place again when this is dropped.
+    pub(super) key: HashedKey,
+    /// The overlay's entries of the key, in their place again when this is dropped.
     pub(super) cells: Vec<Cell>,
+    /// Whether the overlay has a place for the key.
+    pub(super) kept: bool,
     pub(super) overlay: &'a mut Overlay,
     pub(super) segments: &'a mut [Segment],
     pub(super) spans: &'a [Span],
     pub(super) size: &'a mut Size,
-    pub(super) limit: usize,
+    pub(super) crowd: usize,
     pub(super) order: PhantomData<O>,
 }
 
 impl<O: Order> Drop for KeyMut<'_, O> {
     fn drop(&mut self) {
-        let cells = std::mem::take(&mut self.cells);
-        match (self.overlay.get_mut(self.key), cells.is_empty()) {
-            (Some(_), true) => _ = self.overlay.remove(self.key),
-            (Some(slot), false) => *slot = cells,
-            (None, true) => {}
-            (None, false) => _ = self.overlay.insert(self.key.clone(), cells),
+        match (self.kept, self.cells.is_empty()) {
+            (false, true) => {}
+            (true, true) => _ = self.overlay.remove(&self.key),
+            (true, false) => {
+                if let Some(slot) = self.overlay.get_mut(&self.key) {
+                    *slot = std::mem::take(&mut self.cells);
+                }
+            }
+            (false, false) => {
+                _ = self
+                    .overlay
+                    .insert(self.key.clone(), std::mem::take(&mut self.cells));
+            }
         }
     }
 }
@@ -58,6 +67,22 @@ enum Place {
 }
 
 impl<O: Order> KeyMut<'_, O> {
+    /// Whether nothing is, nor recently was, stored under the key.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.cells.is_empty() && self.spans.is_empty()
+    }
+
+    /// An upper bound of the number of entries.
+    pub(crate) fn size_hint(&self) -> usize {
+        self.cells.len()
+            + self
+                .spans
+                .iter()
+                .map(|span| span.entries.len())
+                .sum::<usize>()
+    }
+
     fn search(&self, order: &[u8]) -> Result<usize, usize> {
         // Most changes arrive in order.
         match self.cells.last().map(|cell| O::compare(&cell.order, order)) {
@@ -169,7 +194,7 @@ impl<O: Order> KeyMut<'_, O> {
             self.cells.insert(at, Cell { order, data, count });
             self.size.entries += 1;
             self.size.overlay += 1;
-            self.size.crowded |= self.cells.len() > self.limit;
+            self.size.crowded |= self.cells.len() > self.crowd;
         }
     }
 

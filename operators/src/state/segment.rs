@@ -144,7 +144,7 @@ impl Segment {
 
     /// The entries of `key`, if it is here.
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Range<usize>> {
-        let mut k = self.hashes.partition_point(|h| *h < hash);
+        let mut k = self.lower_hash(hash);
         while self.hashes.get(k) == Some(&hash) {
             match self.key(k).cmp(key) {
                 Ordering::Less => k += 1,
@@ -153,6 +153,40 @@ impl Segment {
             }
         }
         None
+    }
+
+    /// The first key whose hash is not below `hash`.
+    ///
+    /// Hashes are evenly spread, so their value tells their place to within about the square root
+    /// of their number, and a second guess to within a few.
+    fn lower_hash(&self, hash: u64) -> usize {
+        let count = self.hashes.len();
+        let place = |hash: u64| ((u128::from(hash) * count as u128) >> 64) as usize;
+        let guess = place(hash);
+        let guess = match self.hashes.get(guess) {
+            None => return 0,
+            Some(found) if *found < hash => (guess + place(hash - found)).min(count - 1),
+            Some(found) => guess.saturating_sub(place(found - hash)),
+        };
+        let mut step = 4;
+        let (mut low, mut high) = (guess, guess);
+        if self.hash(guess) < hash {
+            high = guess + step;
+            while high < count && self.hash(high) < hash {
+                low = high;
+                step *= 2;
+                high += step;
+            }
+        } else {
+            low = guess.saturating_sub(step);
+            while low > 0 && self.hash(low) >= hash {
+                high = low;
+                step *= 2;
+                low = low.saturating_sub(step);
+            }
+        }
+        let within = self.hashes.get(low..high.min(count)).unwrap_or_default();
+        low + within.partition_point(|found| *found < hash)
     }
 
     // ------------------------------------------------------------------ entries
