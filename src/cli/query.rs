@@ -16,6 +16,7 @@ pub(super) struct Query {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// A SELECT.
+    #[arg(allow_hyphen_values = true)]
     sql: String,
 }
 

@@ -48,12 +48,17 @@ impl Batch {
         (0..self.rows.num_rows()).map(|i| self.diff(i))
     }
 
-    /// The sum of the changes.
-    pub fn net(&self) -> i64 {
+    /// How many rows come, not counting those that go.
+    pub fn coming(&self) -> i64 {
         match &self.diffs {
             None => i64::try_from(self.rows.num_rows()).unwrap_or(i64::MAX),
-            Some(diffs) => diffs.iter().sum(),
+            Some(diffs) => diffs.iter().filter(|d| **d > 0).sum(),
         }
+    }
+
+    /// How many rows go.
+    pub fn going(&self) -> i64 {
+        self.diffs.as_ref().map_or(0, |diffs| diffs.iter().filter(|d| **d < 0).map(|d| -d).sum())
     }
 
     /// The same changes of other rows, one for one.

@@ -218,19 +218,19 @@ impl Events {
         let truncate = and(&valid, &events.truncate)?;
         if truncate.true_count() > 0 {
             let sequences = self.sequence_codec.encode(&normalise(std::slice::from_ref(&events.sequence))?)?;
-            let mut net = 0;
+            let mut coming = 0;
             for (index, sequence) in sequences.into_iter().enumerate().filter(|(i, _)| truncate.value(*i)) {
-                net += batch.diff(index);
+                coming += batch.diff(index).max(0);
                 fan.second.push((sequence, batch.epoch, diff(batch, index)));
             }
-            self.passed(batch.epoch, net);
+            self.passed(batch.epoch, coming);
         }
 
         let change = and(&valid, &not(&truncate)?)?;
         let delete = and(&change, &events.delete)?;
         if delete.true_count() > 0 {
             let deleted = Chosen::new(batch, &layout, &events.sequence, &delete)?;
-            self.passed(batch.epoch, deleted.batch.net());
+            self.passed(batch.epoch, deleted.batch.coming());
             let (keys, sequences) = self.identify(&deleted)?;
             for (index, (key, sequence)) in keys.into_iter().zip(sequences).enumerate() {
                 let event = (key, Change { sequence, upsert: None });
@@ -247,10 +247,10 @@ impl Events {
         Ok(())
     }
 
-    fn passed(&self, epoch: Epoch, net: i64) {
+    fn passed(&self, epoch: Epoch, coming: i64) {
         self.judge.tally.count(epoch, self.judge.dataset, |c| {
-            c.yielded += net;
-            c.kept += net;
+            c.yielded += coming;
+            c.kept += coming;
         });
     }
 
@@ -261,7 +261,7 @@ impl Events {
         fan: &mut Fan<Keyed, Truncate, Batch, RowFault>,
     ) -> Result<Chosen, ArrowError> {
         if self.judge.rules.is_empty() {
-            self.passed(upserts.batch.epoch, upserts.batch.net());
+            self.passed(upserts.batch.epoch, upserts.batch.coming());
             return Ok(upserts);
         }
         let judged = self.judge.judge(self.visible(&upserts)?)?;

@@ -1,4 +1,7 @@
-//! What a worker counts of each dataset in an epoch. All counts are net: a row that is taken back counts −1.
+//! What a worker counts of each dataset in an epoch.
+//!
+//! Rows and outcomes are counted as they come; a row that is taken back is counted as withdrawn where it leaves a
+//! quarantine. Versions, closed versions and ties are net.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +26,7 @@ pub struct Counts {
     pub closed: i64,
     /// Events that lose against another one of the same key and sequence.
     pub ties: i64,
-    /// Rows that were taken back because their verdict was: they leave the dataset or its quarantine.
+    /// Rows that leave the quarantine, because their verdict or the row itself is withdrawn.
     pub withdrawn: i64,
     /// Outcomes by expectation, in the dataset's order.
     pub rules: Vec<RuleCounts>,

@@ -59,11 +59,11 @@ impl Judge {
     /// judged as it was when it came, and never fails the epoch.
     pub fn judge(&self, batch: Batch) -> Result<Judged, ArrowError> {
         let rows = batch.rows.num_rows();
-        let net = batch.net();
+        let coming = batch.coming();
         if self.rules.is_empty() || rows == 0 {
             self.tally.count(batch.epoch, self.dataset, |c| {
-                c.yielded += net;
-                c.kept += net;
+                c.yielded += coming;
+                c.kept += coming;
             });
             let keep = BooleanArray::from(vec![true; rows]);
             return Ok(Judged { kept: batch, keep, quarantined: None, faults: Vec::new() });
@@ -97,18 +97,18 @@ impl Judge {
         } else {
             None
         };
-        let dropped = batch.filter(&drop)?.net();
+        let dropped = batch.filter(&drop)?.coming();
         self.tally.count(batch.epoch, self.dataset, |c| {
-            c.yielded += net;
-            c.kept += kept.net();
+            c.yielded += coming;
+            c.kept += kept.coming();
             c.dropped += if drop.true_count() > 0 { dropped } else { 0 };
             if let Some(quarantined) = &quarantined {
-                c.quarantined += quarantined.net();
-                c.withdrawn += quarantined.each_diff().filter(|d| *d < 0).map(|d| -d).sum::<i64>();
+                c.quarantined += quarantined.coming();
+                c.withdrawn += quarantined.going();
             }
             for (index, outcomes) in outcomes.iter().enumerate() {
                 let counts = c.rule(index);
-                for (outcome, diff) in outcomes.iter().zip(batch.each_diff()) {
+                for (outcome, diff) in outcomes.iter().zip(batch.each_diff()).filter(|(_, d)| *d > 0) {
                     match outcome {
                         Outcome::True => counts.passed += diff,
                         Outcome::False => counts.failed += diff,
@@ -138,11 +138,11 @@ impl Judge {
             }
             names.append(true);
         }
-        let net = batch.net();
+        let coming = batch.coming();
         self.tally.count(batch.epoch, self.dataset, |c| {
-            c.yielded += net;
-            c.quarantined += net;
-            c.withdrawn += batch.each_diff().filter(|d| *d < 0).map(|d| -d).sum::<i64>();
+            c.yielded += coming;
+            c.quarantined += coming;
+            c.withdrawn += batch.going();
         });
         self.quarantine(batch, Arc::new(names.finish()))
     }

@@ -29,7 +29,7 @@ impl RunReport {
     }
 }
 
-/// What a run did to one dataset. All counts are net changes over the run's epochs.
+/// What a run did to one dataset. Rows are counted as they come: `read = valid + quarantined + dropped`. Versions are net.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TableReport {
     /// Index of the dataset in the plan.
