@@ -1,6 +1,6 @@
 //! What a front end hands over: declarations whose names are not resolved yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::source::Source;
 use super::{
     AutoCdc, Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, ReadFiles, Relation, ScdType, TableName,
 };
-use crate::error::Span;
+use crate::error::{Error, Result, Span};
 
 /// All declarations of a pipeline, from all of its files.
 #[derive(Clone, Debug, Default)]
@@ -103,6 +103,63 @@ pub(crate) struct CdcClauses {
     pub(crate) track_history: Option<ColumnList>,
     pub(crate) ignore_null_updates: Option<IgnoreNull>,
     pub(crate) scd: ScdType,
+}
+
+/// The clauses of AUTO CDC as a front end finds them, in any order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CdcParts {
+    pub(crate) keys: Option<Vec<Name>>,
+    pub(crate) sequence_by: Option<(ast::Expr, Span)>,
+    pub(crate) apply_as_deletes: Option<ast::Expr>,
+    pub(crate) apply_as_truncates: Option<ast::Expr>,
+    pub(crate) columns: Option<ColumnList>,
+    pub(crate) track_history: Option<ColumnList>,
+    pub(crate) ignore_null_updates: Option<IgnoreNull>,
+    pub(crate) scd: Option<ScdType>,
+}
+
+impl CdcParts {
+    /// Checks that nothing is missing, empty or named twice; `place` is for what has no place of its own.
+    pub(crate) fn finish(self, place: &Span) -> Result<CdcClauses> {
+        let CdcParts { keys, sequence_by, columns, track_history, ignore_null_updates, .. } = self;
+        let missing = |code, clause: &str| {
+            Error::user(code, format!("AUTO CDC without {clause}")).at(place).help("KEYS (id) SEQUENCE BY updated_at")
+        };
+        let keys = keys.filter(|keys| !keys.is_empty()).ok_or_else(|| missing("AUTOCDC_EMPTY_KEYS", "KEYS"))?;
+        let (sequence_by, sequence_span) =
+            sequence_by.ok_or_else(|| missing("AUTOCDC_MISSING_SEQUENCE", "SEQUENCE BY"))?;
+        let ignored = match &ignore_null_updates {
+            Some(IgnoreNull::Columns(list)) => Some(list),
+            _ => None,
+        };
+        for (list, code, clause) in [
+            (columns.as_ref(), "AUTOCDC_EMPTY_COLUMN_LIST", "COLUMNS"),
+            (ignored, "AUTOCDC_IGNORE_NULL_EMPTY_COLUMN_LIST", "IGNORE NULL UPDATES ON"),
+        ] {
+            if matches!(list, Some(ColumnList::Include(names)) if names.is_empty()) {
+                return Err(Error::user(code, format!("{clause} names no column")).at(place));
+            }
+        }
+        let lists = [columns.as_ref(), track_history.as_ref(), ignored].into_iter().flatten();
+        for names in lists.map(ColumnList::names).chain([keys.as_slice()]) {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = names.iter().find(|name| !seen.insert(name.text.to_lowercase())) {
+                let message = format!("`{}` is named twice", twice.text);
+                return Err(Error::user("DUPLICATE_COLUMN", message).at(&twice.span));
+            }
+        }
+        Ok(CdcClauses {
+            keys,
+            sequence_by,
+            sequence_span,
+            apply_as_deletes: self.apply_as_deletes,
+            apply_as_truncates: self.apply_as_truncates,
+            columns,
+            track_history,
+            ignore_null_updates,
+            scd: self.scd.unwrap_or(ScdType::One),
+        })
+    }
 }
 
 impl CdcClauses {

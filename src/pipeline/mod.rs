@@ -3,6 +3,7 @@
 //! Every front end (SQL, the Rust builder, later Spark Connect) builds these types; everything behind them
 //! (checks, planning, running) sees only these types.
 
+mod builder;
 mod check;
 pub(crate) mod declaration;
 mod graph;
@@ -22,6 +23,7 @@ use datafusion::sql::sqlparser::ast;
 
 use crate::error::Span;
 
+pub use builder::{AutoCdcBuilder, PipelineBuilder, TableBuilder};
 pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, START_COLUMN};
 pub use graph::Graph;
 pub use lint::Lint;

@@ -7,49 +7,17 @@ use super::cursor::Cursor;
 use super::relation::{not_supported, without_query};
 use super::statement::Context;
 use crate::error::{Error, Result, Span};
-use crate::pipeline::declaration::{CdcClauses, FlowBody, WrittenRelation, WrittenSource};
+use crate::pipeline::declaration::{CdcParts, FlowBody, WrittenRelation, WrittenSource};
 use crate::pipeline::{ColumnList, IgnoreNull, Name, ScdType};
-
-/// The clauses as they are found.
-#[derive(Default)]
-struct Found {
-    keys: Option<Vec<Name>>,
-    sequence_by: Option<(Expr, Span)>,
-    apply_as_deletes: Option<Expr>,
-    apply_as_truncates: Option<Expr>,
-    columns: Option<ColumnList>,
-    track_history: Option<ColumnList>,
-    ignore_null_updates: Option<IgnoreNull>,
-    scd: Option<ScdType>,
-}
 
 /// `FROM source` and the clauses behind it, to the end of the statement.
 pub(super) fn auto_cdc(context: &Context<'_>, cursor: &mut Cursor) -> Result<FlowBody> {
     let source = source(cursor)?;
-    let mut found = Found::default();
+    let mut parts = CdcParts::default();
     while !cursor.at_end() {
-        clause(context, cursor, &mut found)?;
+        clause(context, cursor, &mut parts)?;
     }
-    let missing = |code, clause: &str| {
-        Error::user(code, format!("AUTO CDC without {clause}"))
-            .at(&cursor.here())
-            .help("KEYS (id) SEQUENCE BY updated_at")
-    };
-    let keys = found.keys.ok_or_else(|| missing("AUTOCDC_EMPTY_KEYS", "KEYS"))?;
-    let (sequence_by, sequence_span) =
-        found.sequence_by.ok_or_else(|| missing("AUTOCDC_MISSING_SEQUENCE", "SEQUENCE BY"))?;
-    let clauses = CdcClauses {
-        keys,
-        sequence_by,
-        sequence_span,
-        apply_as_deletes: found.apply_as_deletes,
-        apply_as_truncates: found.apply_as_truncates,
-        columns: found.columns,
-        track_history: found.track_history,
-        ignore_null_updates: found.ignore_null_updates,
-        scd: found.scd.unwrap_or(ScdType::One),
-    };
-    Ok(FlowBody::AutoCdc { source, clauses: Box::new(clauses) })
+    Ok(FlowBody::AutoCdc { source, clauses: Box::new(parts.finish(&cursor.here())?) })
 }
 
 /// A source is read as a stream, whether STREAM is written or not.
@@ -86,7 +54,7 @@ fn starts_clause(cursor: &Cursor, ahead: usize) -> bool {
         .any(|word| cursor.is_word_at(ahead, word))
 }
 
-fn clause(context: &Context<'_>, cursor: &mut Cursor, found: &mut Found) -> Result<()> {
+fn clause(context: &Context<'_>, cursor: &mut Cursor, parts: &mut CdcParts) -> Result<()> {
     let place = cursor.here();
     let once = |before: bool, clause: &str| {
         if before {
@@ -95,41 +63,41 @@ fn clause(context: &Context<'_>, cursor: &mut Cursor, found: &mut Found) -> Resu
         Ok(())
     };
     if cursor.take(&["keys"]) {
-        once(found.keys.is_some(), "KEYS")?;
+        once(parts.keys.is_some(), "KEYS")?;
         let keys = names(cursor)?;
         if keys.is_empty() {
             return Err(Error::user("AUTOCDC_EMPTY_KEYS", "KEYS names no column").at(&place));
         }
-        found.keys = Some(keys);
+        parts.keys = Some(keys);
     } else if cursor.take(&["apply", "as", "delete", "when"]) {
-        once(found.apply_as_deletes.is_some(), "APPLY AS DELETE WHEN")?;
-        found.apply_as_deletes = Some(expr(context, cursor)?.0);
+        once(parts.apply_as_deletes.is_some(), "APPLY AS DELETE WHEN")?;
+        parts.apply_as_deletes = Some(expr(context, cursor)?.0);
     } else if cursor.take(&["apply", "as", "truncate", "when"]) {
-        once(found.apply_as_truncates.is_some(), "APPLY AS TRUNCATE WHEN")?;
-        found.apply_as_truncates = Some(expr(context, cursor)?.0);
+        once(parts.apply_as_truncates.is_some(), "APPLY AS TRUNCATE WHEN")?;
+        parts.apply_as_truncates = Some(expr(context, cursor)?.0);
     } else if cursor.take(&["sequence", "by"]) {
-        once(found.sequence_by.is_some(), "SEQUENCE BY")?;
-        found.sequence_by = Some(expr(context, cursor)?);
+        once(parts.sequence_by.is_some(), "SEQUENCE BY")?;
+        parts.sequence_by = Some(expr(context, cursor)?);
     } else if cursor.take(&["system", "sequence", "by"]) {
         return Err(not_supported("SYSTEM SEQUENCE BY").at(&place));
     } else if cursor.take(&["columns", "to", "update"]) {
         return Err(not_supported("COLUMNS TO UPDATE").at(&place));
     } else if cursor.take(&["columns"]) {
-        once(found.columns.is_some(), "COLUMNS")?;
+        once(parts.columns.is_some(), "COLUMNS")?;
         let list = column_list(cursor)?;
         if matches!(&list, ColumnList::Include(names) if names.is_empty()) {
             return Err(Error::user("AUTOCDC_EMPTY_COLUMN_LIST", "COLUMNS names no column").at(&place));
         }
-        found.columns = Some(list);
+        parts.columns = Some(list);
     } else if cursor.take(&["stored", "as"]) {
-        once(found.scd.is_some(), "STORED AS")?;
-        found.scd = Some(scd_type(cursor)?);
+        once(parts.scd.is_some(), "STORED AS")?;
+        parts.scd = Some(scd_type(cursor)?);
     } else if cursor.take(&["track", "history", "on"]) {
-        once(found.track_history.is_some(), "TRACK HISTORY ON")?;
-        found.track_history = Some(column_list(cursor)?);
+        once(parts.track_history.is_some(), "TRACK HISTORY ON")?;
+        parts.track_history = Some(column_list(cursor)?);
     } else if cursor.take(&["ignore", "null", "updates"]) {
-        once(found.ignore_null_updates.is_some(), "IGNORE NULL UPDATES")?;
-        found.ignore_null_updates = Some(if cursor.take(&["on"]) {
+        once(parts.ignore_null_updates.is_some(), "IGNORE NULL UPDATES")?;
+        parts.ignore_null_updates = Some(if cursor.take(&["on"]) {
             let list = column_list(cursor)?;
             if matches!(&list, ColumnList::Include(names) if names.is_empty()) {
                 let message = "IGNORE NULL UPDATES ON names no column";
@@ -197,9 +165,6 @@ fn names(cursor: &mut Cursor) -> Result<Vec<Name>> {
             return Err(Error::user("AUTOCDC_NON_COLUMN_IDENTIFIER", format!("`{}(…)` is no column", name.text))
                 .at(&name.span)
                 .help("compute it in a view and name the column here"));
-        }
-        if names.iter().any(|before| before.text.to_lowercase() == name.text.to_lowercase()) {
-            return Err(Error::user("DUPLICATE_COLUMN", format!("`{}` is named twice", name.text)).at(&name.span));
         }
         names.push(name);
         if !cursor.take_token(&Token::Comma) {

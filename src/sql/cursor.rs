@@ -170,7 +170,7 @@ impl Cursor {
         }
         let rest = self.tokens.get(self.position..).unwrap_or_default().to_vec();
         let mut parser = parser(rest);
-        let expr = parser.parse_expr().map_err(|error| syntax_error(&self.file, &error, self.end))?;
+        let expr = parser.parse_expr().map_err(|error| syntax_error(&self.file, &error, &parser, self.end))?;
         self.position += parser.get_current_index() + 1;
         Ok((expr, self.since(start)))
     }
@@ -188,13 +188,28 @@ pub(super) fn parser(tokens: Vec<TokenWithSpan>) -> Parser<'static> {
     Parser::new(DIALECT).with_tokens_with_locations(tokens)
 }
 
-/// A message of sqlparser as an error of ours, at its place or else at `end`.
-pub(super) fn syntax_error(file: &Source, error: &ParserError, end: AstSpan) -> Error {
+/// A message of sqlparser as an error of ours: at the place that it names, else where the parser stopped, else at `end`.
+pub(super) fn syntax_error(file: &Source, error: &ParserError, parser: &Parser<'_>, end: AstSpan) -> Error {
     let message = match error {
         ParserError::TokenizerError(message) | ParserError::ParserError(message) => message.clone(),
         ParserError::RecursionLimitExceeded => "this nests too deep".to_owned(),
     };
-    let span = file.span_of_message(&message).unwrap_or_else(|| file.span(end));
+    let (text, _) = message.rsplit_once(" at Line: ").unwrap_or((message.as_str(), ""));
+    let found = text.rsplit_once("found: ").map(|(_, found)| found).filter(|found| *found != "EOF");
+    // A message may name no place, or that of the token behind the one it names, which is the last of its kind that was read.
+    let named = |token: &&TokenWithSpan| found.is_some_and(|found| token.token.to_string() == found);
+    let read = (0..=parser.get_current_index()).rev().map(|i| parser.token_at(i)).find(named);
+    let place = file.span_of_message(&message);
+    let names_it = |place: &Span| {
+        let there: String = place.text.chars().skip(place.column - 1).collect();
+        found.is_none_or(|found| there.starts_with(found))
+    };
+    let span = match (place, read) {
+        (Some(place), _) if names_it(&place) => place,
+        (_, Some(token)) if token.span.start.line > 0 => file.span(token.span),
+        (Some(place), _) => place,
+        (None, _) => file.span(end),
+    };
     let message = message.rsplit_once(" at Line: ").map_or(message.as_str(), |(message, _)| message).replace(MARK, "");
     let expected = ["Expected: ", "Expected "].iter().find_map(|prefix| message.strip_prefix(prefix));
     let message = match expected.and_then(|rest| rest.split_once(", found: ").or_else(|| rest.split_once(" found: "))) {

@@ -153,7 +153,7 @@ fn items(cursor: &mut Cursor, kind: DatasetKind) -> Result<(Option<Vec<Column>>,
     Ok((if columns.is_empty() { None } else { Some(columns) }, expectations))
 }
 
-fn column(cursor: &mut Cursor) -> Result<Column> {
+pub(super) fn column(cursor: &mut Cursor) -> Result<Column> {
     let name = cursor.name("a column")?;
     let data_type = parse_type(cursor)?;
     let mut column = Column { name: name.text, data_type, nullable: true, comment: None, span: name.span };

@@ -1,6 +1,7 @@
 //! A definition file cut into statements, with `${key}` filled in and every position still that of the file.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
@@ -77,24 +78,29 @@ enum Inside {
 pub(super) struct Pieces<'a> {
     file: &'a Source,
     position: usize,
+    end: usize,
 }
 
 impl<'a> Pieces<'a> {
     pub(super) fn new(file: &'a Source) -> Self {
-        Pieces { file, position: 0 }
+        Pieces { file, position: 0, end: file.text().len() }
+    }
+
+    /// The statements of a part of a file, given in bytes.
+    pub(super) fn within(file: &'a Source, part: Range<usize>) -> Self {
+        Pieces { file, position: part.start, end: part.end }
     }
 
     /// The next statement, or why its variables cannot be filled in.
     pub(super) fn next(&mut self, variables: &Variables) -> Option<Result<Piece>> {
-        let text = self.file.text();
-        let rest = text.get(self.position..).filter(|rest| !rest.is_empty())?;
+        let rest = self.file.text().get(self.position..self.end).filter(|rest| !rest.is_empty())?;
         let base = self.position;
         let mut piece = String::new();
         let mut segments = vec![Segment { at: 0, origin: base, replaced: None }];
         let mut inside = Inside::Code;
         let mut failure: Option<Error> = None;
-        let mut end = text.len();
-        self.position = text.len();
+        let mut end = self.end;
+        self.position = self.end;
         let mut chars = rest.char_indices().peekable();
         while let Some((i, c)) = chars.next() {
             let next = chars.peek().map(|(_, c)| *c);

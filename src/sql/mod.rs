@@ -12,6 +12,7 @@ mod dialect;
 mod interpolate;
 mod read_files;
 mod relation;
+mod snippet;
 mod statement;
 mod stream;
 mod token;
@@ -21,4 +22,5 @@ pub use dialect::PipelineDialect;
 pub use types::parse_schema;
 
 pub(crate) use read_files::absolute;
+pub(crate) use snippet::Snippets;
 pub(crate) use statement::{Context, parse_file};

@@ -45,7 +45,7 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
 fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<Query>> {
     let attempt = |tokens: Vec<TokenWithSpan>, end: AstSpan| {
         let mut parser = parser(tokens);
-        let query = parser.parse_query().map_err(|error| syntax_error(file, &error, end))?;
+        let query = parser.parse_query().map_err(|error| syntax_error(file, &error, &parser, end))?;
         match parser.peek_token_ref() {
             TokenWithSpan { token: Token::EOF, .. } => Ok(query),
             TokenWithSpan { token, span } => {
@@ -504,7 +504,7 @@ mod tests {
     #[test]
     fn mistakes_in_queries_have_their_place() {
         for (text, expected) in [
-            ("SELECT FROM", "q.sql:1:12: PARSE_SYNTAX_ERROR expected an expression, found `FROM`"),
+            ("SELECT FROM", "q.sql:1:8: PARSE_SYNTAX_ERROR expected an expression, found `FROM`"),
             ("SELECT a b c FROM t", "q.sql:1:12: PARSE_SYNTAX_ERROR expected the end of the query, found `c`"),
             (
                 "SELECT * FROM (SELECT a FROM (SELECT a FROM\n  t WHERE)) x",

@@ -1,0 +1,91 @@
+//! Pieces of SQL that a program hands over by themselves: a query, a condition, a name.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token};
+
+use super::cursor::Cursor;
+use super::dataset::column;
+use super::interpolate::{Pieces, Variables};
+use super::relation::{parse_query, without_query};
+use super::statement::{Context, finish};
+use super::token::tokenize;
+use crate::error::{Error, Result, Span};
+use crate::pipeline::Column;
+use crate::pipeline::declaration::{WrittenName, WrittenQuery};
+
+/// Reads pieces of one text, each given by its bytes. Each piece must be one whole thing of its kind.
+pub(crate) struct Snippets<'a> {
+    context: Context<'a>,
+    variables: Variables,
+}
+
+impl<'a> Snippets<'a> {
+    pub(crate) fn new(context: Context<'a>, configuration: &BTreeMap<String, String>) -> Self {
+        Snippets { context, variables: Variables::new(configuration) }
+    }
+
+    /// The place of a piece, as far as it is on one line.
+    pub(crate) fn span(&self, piece: &Range<usize>) -> Span {
+        self.context.file.span(self.ast_span(piece))
+    }
+
+    pub(crate) fn query(&self, piece: &Range<usize>) -> Result<WrittenQuery> {
+        let mut cursor = self.cursor(piece)?;
+        let tokens = cursor.rest();
+        parse_query(&self.context, tokens, cursor.next_span())
+    }
+
+    /// An expression without a query in it; `what` is for the message.
+    pub(crate) fn expr(&self, piece: &Range<usize>, what: &str) -> Result<(Expr, Span)> {
+        let mut cursor = self.cursor(piece)?;
+        let (expr, span) = cursor.expr()?;
+        without_query(self.context.file, &expr, what)?;
+        finish(&cursor)?;
+        Ok((expr, span))
+    }
+
+    pub(crate) fn table(&self, piece: &Range<usize>) -> Result<WrittenName> {
+        let mut cursor = self.cursor(piece)?;
+        let name = cursor.table_name("the name of a table")?;
+        finish(&cursor)?;
+        Ok(name)
+    }
+
+    /// Columns as in `CREATE TABLE`, without the parentheses.
+    pub(crate) fn columns(&self, piece: &Range<usize>) -> Result<Vec<Column>> {
+        let mut cursor = self.cursor(piece)?;
+        let mut columns = vec![column(&mut cursor)?];
+        while cursor.take_token(&Token::Comma) {
+            columns.push(column(&mut cursor)?);
+        }
+        finish(&cursor)?;
+        Ok(columns)
+    }
+
+    fn ast_span(&self, piece: &Range<usize>) -> AstSpan {
+        let file = self.context.file;
+        AstSpan { start: file.location(piece.start), end: file.location(piece.end) }
+    }
+
+    fn cursor(&self, piece: &Range<usize>) -> Result<Cursor> {
+        let file = self.context.file;
+        let end = AstSpan { start: file.location(piece.end), end: file.location(piece.end) };
+        let mut pieces = Pieces::within(file, piece.clone());
+        let mut found = None;
+        while let Some(part) = pieces.next(&self.variables) {
+            let tokens = tokenize(file, &part?)?;
+            if let Some(token) = tokens.first()
+                && found.is_some()
+            {
+                let message = "one thing stands here, and what follows the semicolon is another";
+                return Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(token.span)));
+            }
+            found.get_or_insert(tokens);
+        }
+        Ok(Cursor::new(Arc::clone(file), found.unwrap_or_default(), end))
+    }
+}
