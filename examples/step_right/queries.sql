@@ -8,7 +8,7 @@ ORDER BY status;
 -- The history of one order.
 SELECT order_id, status, _dq_warnings, __START_AT, __END_AT
 FROM silver_orders
-WHERE order_id = 'ORD-0000000'
+WHERE order_id = 'ORD-0000031'
 ORDER BY __START_AT;
 
 -- What is in quarantine, by rule.
