@@ -1,11 +1,15 @@
 //! `silverflow run`.
 
 use std::fmt::Write;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
+use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
-use silverflow::runtime::{self, RunOptions, RunReport};
+use silverflow::runtime::{self, Progress, RunOptions, RunReport};
 
 use super::{Project, print};
 
@@ -51,13 +55,16 @@ impl Run {
         for lint in &loaded.lints {
             tracing::info!("{}: {} ({})", lint.code, lint.message, lint.span);
         }
+        let spinner = ProgressBar::new_spinner();
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
-            progress: Some(|line| eprintln!("{line}")),
+            progress: Some(progress(&spinner)),
             ..RunOptions::default()
         };
-        let report = runtime::run(&loaded.pipeline, &options)?;
+        let report = runtime::run(&loaded.pipeline, &options);
+        spinner.finish_and_clear();
+        let report = report?;
         if self.json {
             let text = serde_json::to_string(&report)
                 .map_err(|e| Error::internal("the report has no JSON form").caused_by(e))?;
@@ -65,6 +72,18 @@ impl Run {
         }
         print(&render(&report))
     }
+}
+
+/// A moving line on a terminal, plain lines elsewhere.
+fn progress(spinner: &ProgressBar) -> Progress {
+    if spinner.is_hidden() {
+        return Arc::new(|line| {
+            let _ = writeln!(io::stderr(), "{line}");
+        });
+    }
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let spinner = spinner.clone();
+    Arc::new(move |line| spinner.set_message(line.to_owned()))
 }
 
 fn render(report: &RunReport) -> String {

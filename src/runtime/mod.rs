@@ -28,15 +28,18 @@ use crate::plan::{Plan, analyze};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 
+/// Takes lines of progress.
+pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
 /// How to run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunOptions {
     /// Timely workers, that is, computing threads. The result does not depend on it.
     pub workers: usize,
     /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
     pub wall: Option<DateTime<Utc>>,
-    /// Called with a line of progress as work goes on.
-    pub progress: Option<fn(&str)>,
+    /// Called with what is being done, as work goes on.
+    pub progress: Option<Progress>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,

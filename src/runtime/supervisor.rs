@@ -26,7 +26,7 @@ use crate::sources::{DeltaSource, FileSource};
 /// Runs everything that is new.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
     let say = |line: &str| {
-        if let Some(progress) = options.progress {
+        if let Some(progress) = &options.progress {
             progress(line);
         }
     };
