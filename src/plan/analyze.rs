@@ -11,6 +11,7 @@ use datafusion::scalar::ScalarValue;
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
 use super::clock::reads_clock;
 use super::lower::{Lowering, physical};
+use super::metadata::names_metadata;
 use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
 use super::replay::{Candidate, Reads, replay_points};
@@ -28,6 +29,8 @@ use crate::pipeline::{
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+    /// The column `_metadata` of files.
+    fn metadata(&self) -> Field;
     /// Location of an external table by its full name.
     fn location(&self, name: &TableName) -> String;
 }
@@ -208,7 +211,14 @@ fn draft_flow<'a>(
                     }
                     RelationSource::Dataset(_) | RelationSource::Quarantine(_) => continue,
                 };
-                let schema = outside.schema(&id, &kind).map_err(|e| e.at(&relation.span))?;
+                let mut schema = outside.schema(&id, &kind).map_err(|e| e.at(&relation.span))?;
+                if let (SourceKind::Files(_), FlowKind::Query { query, .. }) = (&kind, &flow.kind)
+                    && names_metadata(&query.ast)
+                {
+                    let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
+                    fields.push(Arc::new(outside.metadata()));
+                    schema = Arc::new(Schema::new(fields));
+                }
                 let schema = stored_schema(&schema);
                 let source =
                     Source { id, kind, schema: Arc::clone(&schema), once: flow.once, span: relation.span.clone() };

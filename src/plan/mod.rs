@@ -8,6 +8,7 @@ mod context;
 mod explode;
 mod identifiers;
 mod lower;
+mod metadata;
 mod own;
 mod query;
 mod replay;

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
 use super::identifiers::fold;
+use super::metadata::{METADATA, hide_from_wildcards};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Query, Source, near_miss};
 
@@ -36,6 +37,15 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
     let session = &planner.session;
     let wrong = |e| from_datafusion(e, &query.span, planner.source(&query.span));
     let mut ast = (*query.ast).clone();
+    let with_metadata: Vec<String> = schemas
+        .iter()
+        .enumerate()
+        .filter(|(_, schema)| schema.fields().last().is_some_and(|f| f.name() == METADATA))
+        .map(|(index, _)| format!("${index}"))
+        .collect();
+    if !with_metadata.is_empty() {
+        hide_from_wildcards(&mut ast, &with_metadata);
+    }
     fold(&mut ast, schemas);
     for (index, schema) in schemas.iter().enumerate() {
         let name = TableReference::bare(format!("${index}"));

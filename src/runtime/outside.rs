@@ -1,13 +1,13 @@
 //! Schemas of what lies outside, for the planner. An inferred schema is remembered, so that it never changes later.
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use tokio::runtime::Handle;
 
 use crate::error::Result;
 use crate::lake::{Lake, schemas};
 use crate::pipeline::TableName;
 use crate::plan::{Outside, SourceKind};
-use crate::sources::{DeltaSource, FileSource};
+use crate::sources::{DeltaSource, FileSource, metadata_field};
 
 /// The world outside, as seen from a storage.
 pub struct LakeOutside {
@@ -37,6 +37,10 @@ impl Outside for LakeOutside {
                 self.io.block_on(async { DeltaSource::open(&self.lake, location).await?.schema().await })
             }
         }
+    }
+
+    fn metadata(&self) -> Field {
+        metadata_field()
     }
 
     fn location(&self, name: &TableName) -> String {
