@@ -3,3 +3,4 @@
 pub mod error;
 pub mod lake;
 pub mod pipeline;
+pub mod sources;

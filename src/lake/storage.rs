@@ -362,7 +362,17 @@ pub(crate) fn as_version(version: i64) -> Result<u64> {
 /// Makes delta-rs accept tables whose URL has this scheme; the store itself is handed to it with each table.
 fn register_log_store(url: &Url) {
     struct Plain;
-    impl deltalake::logstore::LogStoreFactory for Plain {}
+    impl deltalake::logstore::LogStoreFactory for Plain {
+        fn with_options(
+            &self,
+            prefixed: Arc<dyn ObjectStore>,
+            root: Arc<dyn ObjectStore>,
+            location: &Url,
+            options: &deltalake::logstore::StorageConfig,
+        ) -> deltalake::DeltaResult<Arc<dyn deltalake::logstore::LogStore>> {
+            Ok(deltalake::logstore::default_logstore(prefixed, root, location, options))
+        }
+    }
     if let Ok(scheme) = Url::parse(&format!("{}://", url.scheme())) {
         deltalake::logstore::logstore_factories().entry(scheme).or_insert_with(|| Arc::new(Plain));
     }
