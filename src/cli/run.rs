@@ -124,7 +124,11 @@ fn render(report: &RunReport) -> String {
             table.verdicts_withdrawn, table.inserted, table.deleted
         );
         for rule in table.expectations.iter().filter(|rule| rule.failed != 0) {
-            let _ = write!(out, "  expectation {} ({}): passed {}, failed {}", rule.name, rule.action, rule.passed, rule.failed);
+            let _ = write!(
+                out,
+                "  expectation {} ({}): passed {}, failed {}",
+                rule.name, rule.action, rule.passed, rule.failed
+            );
             let mut notes = Vec::new();
             if rule.null != 0 {
                 notes.push(format!("{} null", rule.null));

@@ -51,7 +51,9 @@ pub(super) fn hide_from_wildcards(query: &mut ast::Query, relations: &[String]) 
                         return;
                     }
                     for item in &mut select.projection {
-                        let (SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)) = item else { continue };
+                        let (SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)) = item else {
+                            continue;
+                        };
                         let hidden = Ident::new(METADATA);
                         match &mut options.opt_except {
                             Some(except) => except.additional_elements.push(hidden),

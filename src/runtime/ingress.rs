@@ -72,9 +72,9 @@ impl Ingress {
                 }
             }
             (SourceKind::DeltaStream { location }, Position::Delta { from, to }) => {
-                let mut rows = self.io.block_on(async {
-                    DeltaSource::open(&self.lake, location).await?.appended(*from, *to).await
-                })?;
+                let mut rows = self
+                    .io
+                    .block_on(async { DeltaSource::open(&self.lake, location).await?.appended(*from, *to).await })?;
                 while let Some(rows) = self.io.block_on(rows.next()) {
                     let rows = rows?;
                     stats.rows += rows.num_rows() as u64;
@@ -82,9 +82,8 @@ impl Ingress {
                 }
             }
             (SourceKind::DeltaSnapshot { location }, Position::Delta { to, .. }) => {
-                let rows = self.io.block_on(async {
-                    DeltaSource::open(&self.lake, location).await?.snapshot(*to).await
-                })?;
+                let rows =
+                    self.io.block_on(async { DeltaSource::open(&self.lake, location).await?.snapshot(*to).await })?;
                 stats.rows = self.difference(rows, &mut deal)?;
             }
             _ => return Err(Error::internal(format!("the log and the plan disagree on source {}", self.source.id))),

@@ -7,6 +7,7 @@ use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
+use super::RunOptions;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::definitions::{fingerprints, keeper, start, table_key};
 use super::hydrate::Hydration;
@@ -15,7 +16,6 @@ use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::tables::{Tables, describe};
 use super::worker::{FromWorker, Mail, Workers};
-use super::RunOptions;
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
@@ -103,7 +103,8 @@ impl Backlog {
                     (!found.is_empty()).then_some(Position::Files(found))
                 }
                 SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                    let to = io.block_on(async { DeltaSource::open(lake, location).await?.latest_version().await })
+                    let to = io
+                        .block_on(async { DeltaSource::open(lake, location).await?.latest_version().await })
                         .map_err(|e| e.at(&source.span))?;
                     let from = history.delta_position(&source.id);
                     (from != Some(to)).then_some(Position::Delta { from, to })
@@ -174,7 +175,7 @@ struct Supervisor<'a> {
 struct Computed {
     changes: BTreeMap<TableId, Vec<Batch>>,
     counts: BTreeMap<usize, Counts>,
-    faults: Vec<RowFault>,
+    faults: Vec<Box<RowFault>>,
 }
 
 impl Supervisor<'_> {
@@ -360,7 +361,9 @@ impl Supervisor<'_> {
             let Some(source) = self.plan.sources.get(*index) else { continue };
             let stored = match (&source.kind, keeper(&self.plan, *index)) {
                 (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new),
+                    Some(committer) => {
+                        self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
+                    }
                     None => None,
                 },
                 _ => None,
@@ -493,7 +496,8 @@ impl Supervisor<'_> {
 
     fn count_commit(&mut self, table: TableId, committed: Option<crate::lake::Committed>, version: i64) {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-        let append = self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
+        let append =
+            self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
         let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == index) else { return };
         let rows = matches!(table, TableId::Rows(_));
         if rows {
@@ -531,16 +535,15 @@ impl Computed {
                 Ok(done == epoch)
             }
             FromWorker::NotBuilt(error) => Err(error),
-            FromWorker::Panicked(message) => {
-                Err(Error::internal(format!("a worker panicked: {message}")).help("this is a bug; the epoch is in no table"))
-            }
+            FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
+                .help("this is a bug; the epoch is in no table")),
         }
     }
 }
 
 /// Faults of the same kind and place are one error.
-fn faults(faults: Vec<RowFault>) -> Option<Error> {
-    let mut merged: Vec<RowFault> = Vec::new();
+fn faults(faults: Vec<Box<RowFault>>) -> Option<Error> {
+    let mut merged: Vec<Box<RowFault>> = Vec::new();
     for fault in faults {
         match merged.iter_mut().find(|known| known.alike(&fault)) {
             Some(known) => {
@@ -556,5 +559,5 @@ fn faults(faults: Vec<RowFault>) -> Option<Error> {
         let rank = |f: &RowFault| f.fault.exit_code();
         (rank(a), &a.dataset, &a.rule, a.code).cmp(&(rank(b), &b.dataset, &b.rule, b.code))
     });
-    Error::all(merged.into_iter().map(RowFault::into_error))
+    Error::all(merged.into_iter().map(|fault| fault.into_error()))
 }
