@@ -53,7 +53,7 @@ impl Run {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
         for lint in &loaded.lints {
-            tracing::info!("{}: {} ({})", lint.code, lint.message, lint.span);
+            eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
         let options = RunOptions {

@@ -13,6 +13,8 @@ mod own;
 mod query;
 mod replay;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod unique;
 
 use std::collections::BTreeMap;
