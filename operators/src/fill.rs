@@ -1,0 +1,456 @@
+//! Updates that leave columns as they are: each upsert completed from the ones before it.
+
+#[cfg(test)]
+mod tests;
+
+use crate::batch::{Batch, Group, consolidate_from};
+use crate::epochs::{Rows, Shared, binary, shared, unary};
+use crate::event::{
+    ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at,
+};
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+use crate::state::{KeyMut, KeyedState, Parts, Run};
+use crate::truncate::{Truncates, for_all_workers, received};
+use crate::{Diff, Epoch};
+
+/// [`Fill::fill`] on a collection of changes by key.
+pub trait Fill<'s> {
+    /// The changes that count, each upsert's value completed from the values before it.
+    ///
+    /// Of the changes of a key at one sequence only the winner is in the result: a delete over
+    /// upserts, among upserts the greatest by (rank, tracked, value). The value of an upsert
+    /// becomes `merge(previous, own)`, where `previous` is the completed value of the winner
+    /// before it, or `None` if there is none, if it is a delete, or if there is a truncate at its
+    /// sequence or between the two. An upsert at the sequence of a truncate is not in the result:
+    /// the truncate deletes it. `rank` and `tracked` stay as they came.
+    ///
+    /// `merge` must be a function of its arguments. The result depends on the two multisets alone,
+    /// never on the order or the epochs in which they came. The changes of an epoch are net.
+    ///
+    /// `ties` is called for each epoch in which the number of changes that lose to another one of
+    /// the same key and sequence moved, with the net movement on this worker.
+    ///
+    /// State: every distinct change, and the completed value of the winners. Cost of a change:
+    /// O(log n) for it and for every later upsert whose completed value moves. Cost of a truncate:
+    /// all keys.
+    #[must_use]
+    fn fill(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        merge: impl Fn(Option<&[u8]>, &[u8]) -> Row + 'static,
+        ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Change)>
+    where
+        Self: Sized,
+    {
+        self.fill_with(truncates, name, shared(FillState::new()), merge, ties)
+    }
+
+    /// [`Fill::fill`] on state that the caller holds too, to restore or to snapshot it. What
+    /// restored state already showed is not emitted again.
+    #[must_use]
+    fn fill_with(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        state: Shared<FillState>,
+        merge: impl Fn(Option<&[u8]>, &[u8]) -> Row + 'static,
+        ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Change)>;
+}
+
+impl<'s> Fill<'s> for Rows<'s, (Row, Change)> {
+    fn fill_with(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        state: Shared<FillState>,
+        merge: impl Fn(Option<&[u8]>, &[u8]) -> Row + 'static,
+        mut ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Change)> {
+        let mut apply = move |epoch, changes: Vec<_>, truncates: Vec<_>, out: &mut Vec<_>| {
+            let moved = state.borrow_mut().apply(&changes, &truncates, &merge, out);
+            if moved != 0 {
+                ties(epoch, moved);
+            }
+        };
+        let hash = |(key, _): &(Row, Change)| stable_hash(key);
+        match truncates.into() {
+            None => unary(self, name, hash, move |epoch, changes, out| {
+                apply(epoch, changes, Vec::new(), out)
+            }),
+            Some(truncates) => binary(
+                self,
+                for_all_workers(truncates),
+                name,
+                hash,
+                |(worker, _)| *worker,
+                move |epoch, changes, truncates, out| {
+                    apply(epoch, changes, received(truncates), out)
+                },
+            ),
+        }
+    }
+}
+
+/// Marks the data of an event that is in the result; the completed value of an upsert follows.
+const SHOWN: u8 = 1;
+
+/// The state of [`Fill::fill`].
+#[derive(Debug, Default)]
+pub struct FillState {
+    /// All changes. The data of one that is in the result starts with [`SHOWN`]; the others have
+    /// none.
+    events: KeyedState<ByPrecedence>,
+    truncates: Truncates,
+}
+
+type Out = Vec<((Row, Change), Diff)>;
+
+/// An event in the result: the event and its data.
+#[derive(Clone, PartialEq, Eq)]
+struct Shown {
+    event: Row,
+    data: Row,
+}
+
+impl Shown {
+    fn emit(&self, key: &Row, diff: Diff, out: &mut Out) {
+        let event = Event::decode(&self.event);
+        let upsert = (!event.is_delete()).then(|| Upsert {
+            rank: Row::from(event.rank),
+            tracked: Row::from(event.tracked),
+            value: Row::from(completed(&self.data).unwrap_or_default()),
+        });
+        out.push((
+            (
+                key.clone(),
+                Change {
+                    sequence: Row::from(event.sequence),
+                    upsert,
+                },
+            ),
+            diff,
+        ));
+    }
+}
+
+/// The completed value in an event's data.
+fn completed(data: &[u8]) -> Option<&[u8]> {
+    data.split_first()
+        .filter(|(mark, _)| **mark == SHOWN)
+        .map(|(_, value)| value)
+}
+
+fn shown_data(value: &[u8]) -> Row {
+    let mut data = Vec::with_capacity(value.len() + 1);
+    data.push(SHOWN);
+    data.extend_from_slice(value);
+    Row::from(data)
+}
+
+impl FillState {
+    /// Empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[cfg(test)]
+    fn with_overlay(limit: usize) -> Self {
+        FillState {
+            events: KeyedState::with_overlay(limit),
+            truncates: Truncates::default(),
+        }
+    }
+
+    /// Memory in use, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    /// Applies the changes and truncates of one epoch, appends what they do to the result to
+    /// `out`, and returns by how much the number of losing changes moved.
+    pub fn apply(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        truncates: &[(Row, Diff)],
+        merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+        out: &mut Vec<((Row, Change), Diff)>,
+    ) -> i64 {
+        let start = out.len();
+        let moved = self.truncates.apply(truncates);
+        if !moved.is_empty() {
+            for key in self.events.keys() {
+                let mut events = self.events.at(&key);
+                let touched = moved
+                    .iter()
+                    .map(|sequence| (sequence.clone(), None))
+                    .collect();
+                walk(
+                    &key,
+                    touched,
+                    true,
+                    &mut events,
+                    &self.truncates,
+                    merge,
+                    out,
+                );
+            }
+        }
+        let mut ties = 0;
+        let mut run = Run::default();
+        Batch::new(changes).for_each(precedence, |key, group| {
+            let mut events = self.events.at(key);
+            ties += if events.is_new() {
+                let ties = begin(key, group, &self.truncates, merge, &mut run, out);
+                run.close_key(key);
+                ties
+            } else {
+                change(key, group, &mut events, &self.truncates, merge, out)
+            };
+        });
+        self.events.load(run);
+        if !moved.is_empty() {
+            consolidate_from(out, start);
+        }
+        ties
+    }
+
+    /// The state as bytes. Cost: one pass over it.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::seal("fill", &(self.events.parts(), self.truncates.parts()))
+    }
+
+    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
+    /// restored into one state. `merge` is not part of a snapshot.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
+        let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("fill", bytes)?;
+        self.events.adopt(events.check::<ByPrecedence>()?, keep);
+        self.truncates.adopt(truncates);
+        Ok(())
+    }
+}
+
+/// The changes of a key that has no state: one pass.
+fn begin(
+    key: &Row,
+    group: &Group<'_, Change>,
+    truncates: &Truncates,
+    merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+    run: &mut Run<ByPrecedence>,
+    out: &mut Out,
+) -> i64 {
+    let mut ties = 0;
+    let mut event = Vec::new();
+    // Sequence and completed value of the winner before.
+    let mut previous: Option<(&Row, Row)> = None;
+    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+        let winner = same.iter().rposition(|(_, count)| *count > 0);
+        let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
+        ties += (live - 1).max(0);
+        for (i, (change, count)) in same.iter().enumerate() {
+            encode(change, &mut event);
+            let sequence = &change.sequence;
+            let data = match &change.upsert {
+                _ if winner != Some(i) => Row::default(),
+                None => {
+                    previous = None;
+                    out.push(((key.clone(), (*change).clone()), 1));
+                    shown_data(b"")
+                }
+                Some(_) if truncates.at(sequence) => {
+                    previous = None;
+                    Row::default()
+                }
+                Some(upsert) => {
+                    let inherited = previous
+                        .as_ref()
+                        .filter(|(from, _)| !truncates.between(from, sequence));
+                    let value = merge(inherited.map(|(_, value)| value.as_bytes()), &upsert.value);
+                    let upsert = Upsert {
+                        value: value.clone(),
+                        ..upsert.clone()
+                    };
+                    out.push((
+                        (
+                            key.clone(),
+                            Change {
+                                sequence: sequence.clone(),
+                                upsert: Some(upsert),
+                            },
+                        ),
+                        1,
+                    ));
+                    let data = shown_data(&value);
+                    previous = Some((sequence, value));
+                    data
+                }
+            };
+            run.push(&event, &data, *count);
+        }
+    }
+    ties
+}
+
+/// Changes of a key that has state.
+fn change(
+    key: &Row,
+    group: &Group<'_, Change>,
+    events: &mut KeyMut<'_, ByPrecedence>,
+    truncates: &Truncates,
+    merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+    out: &mut Out,
+) -> i64 {
+    let mut ties = 0;
+    let mut touched: Vec<(Row, Option<Shown>)> = Vec::new();
+    let (mut event, mut bound) = (Vec::new(), Vec::new());
+    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+        let Some((Change { sequence, .. }, _)) = same.first() else {
+            continue;
+        };
+        above(sequence, &mut bound);
+        let old = shown_at(events, sequence, &bound);
+        ties += i64::from(winner_at(events, sequence, &bound).is_some());
+        for (change, diff) in same {
+            encode(change, &mut event);
+            let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
+            ties += i64::from(after > 0) - i64::from(before > 0);
+        }
+        let winner = winner_at(events, sequence, &bound);
+        ties -= i64::from(winner.is_some());
+        if let Some(old) = &old
+            && winner != Some(old.event.as_bytes())
+        {
+            // Still there, but a loser now.
+            let count = events.get(&old.event).map_or(0, |entry| entry.count);
+            events.set(&old.event, Row::default(), count);
+        }
+        touched.push((sequence.clone(), old));
+    }
+    walk(key, touched, false, events, truncates, merge, out);
+    ties
+}
+
+/// What is in the result at `sequence`, by the state.
+fn shown_at(events: &KeyMut<'_, ByPrecedence>, sequence: &[u8], above: &[u8]) -> Option<Shown> {
+    let event = winner_at(events, sequence, above)?;
+    let data = events.get(event)?.data;
+    (!data.is_empty()).then(|| Shown {
+        event: Row::from(event),
+        data: Row::from(data),
+    })
+}
+
+/// Brings the result up to date at the `touched` sequences (ascending, each with what was in the
+/// result there; `from_state`: what the state says) and after them, as far as values move.
+fn walk(
+    key: &Row,
+    touched: Vec<(Row, Option<Shown>)>,
+    from_state: bool,
+    events: &mut KeyMut<'_, ByPrecedence>,
+    truncates: &Truncates,
+    merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+    out: &mut Out,
+) {
+    let (mut under, mut over) = (Vec::new(), Vec::new());
+    let mut touched = touched.into_iter().peekable();
+    // The next sequence to look at because a value before it moved.
+    let mut follower: Option<Row> = None;
+    loop {
+        let at_follower = match (&follower, touched.peek()) {
+            (None, None) => return,
+            (Some(follower), Some((sequence, _))) => follower < sequence,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+        };
+        let (sequence, given) = if at_follower {
+            let Some(sequence) = follower.take() else {
+                return;
+            };
+            (sequence, None)
+        } else {
+            let Some((sequence, old)) = touched.next() else {
+                return;
+            };
+            if follower.as_ref() == Some(&sequence) {
+                follower = None;
+            }
+            (sequence, Some(old))
+        };
+        below(&sequence, &mut under);
+        above(&sequence, &mut over);
+        let old = match given {
+            Some(old) if !from_state => old,
+            _ => shown_at(events, &sequence, &over),
+        };
+        let new = evaluate(events, &sequence, &under, &over, truncates, merge);
+        let moved = old != new;
+        if moved {
+            if let Some(old) = &old {
+                old.emit(key, -1, out);
+            }
+            let winner = winner_at(events, &sequence, &over).map(Row::from);
+            if let Some(winner) = winner {
+                let count = events.get(&winner).map_or(0, |entry| entry.count);
+                let data = new.as_ref().map(|new| new.data.clone()).unwrap_or_default();
+                events.set(&winner, data, count);
+            }
+            if let Some(new) = &new {
+                new.emit(key, 1, out);
+            }
+        }
+        // Where a truncate came or went, the next winner may inherit otherwise although nothing
+        // moved here.
+        if moved || (from_state && !at_follower) {
+            follower = events
+                .after(&over)
+                .map(|entry| Row::from(Event::decode(entry.order).sequence));
+        }
+    }
+}
+
+/// What is in the result at `sequence` by the changes and by what is before it.
+fn evaluate(
+    events: &KeyMut<'_, ByPrecedence>,
+    sequence: &[u8],
+    under: &[u8],
+    over: &[u8],
+    truncates: &Truncates,
+    merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+) -> Option<Shown> {
+    let encoded = winner_at(events, sequence, over)?;
+    let event = Event::decode(encoded);
+    if event.is_delete() {
+        return Some(Shown {
+            event: Row::from(encoded),
+            data: shown_data(b""),
+        });
+    }
+    if truncates.at(sequence) {
+        return None;
+    }
+    let previous = events.before(under).and_then(|entry| {
+        let before = Event::decode(entry.order);
+        let reset = before.is_delete() || truncates.between(before.sequence, sequence);
+        if reset { None } else { completed(entry.data) }
+    });
+    let value = merge(previous, event.value);
+    Some(Shown {
+        event: Row::from(encoded),
+        data: shown_data(&value),
+    })
+}

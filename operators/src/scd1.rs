@@ -1,0 +1,350 @@
+//! Slowly changing dimensions, type 1: the newest row of each key.
+
+#[cfg(test)]
+mod tests;
+
+use crate::batch::{Batch, Group, consolidate_from};
+use crate::epochs::{Rows, Shared, binary, shared, unary};
+use crate::event::{ByPrecedence, Change, Event, above, encode, precedence, winner_at};
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+use crate::state::{KeyedState, Parts, Run};
+use crate::truncate::{Truncates, for_all_workers, received};
+use crate::{Diff, Epoch};
+
+/// [`Scd1::scd1`] on a collection of changes by key.
+pub trait Scd1<'s> {
+    /// The newest row of each key.
+    ///
+    /// Of a key's changes the one with the greatest sequence counts; at one sequence a delete wins
+    /// over upserts, among upserts the greatest by (rank, tracked, value). A key shows if that
+    /// change is an upsert and its sequence is above that of every truncate. The result depends on
+    /// the two multisets alone, never on the order or the epochs in which they came: a late
+    /// truncate, a retracted change or a retracted truncate is as good as an early one. The changes
+    /// of an epoch are net.
+    ///
+    /// `ties` is called for each epoch in which the number of changes that lose to another one of
+    /// the same key and sequence moved, with the net movement on this worker.
+    ///
+    /// State: every distinct change, since a retraction uncovers the change before it; with
+    /// [`Scd1State::append_only`] one change a key. Cost of a change: O(log n). Cost of a truncate:
+    /// all keys.
+    #[must_use]
+    fn scd1(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Row)>
+    where
+        Self: Sized,
+    {
+        self.scd1_with(truncates, name, shared(Scd1State::new()), ties)
+    }
+
+    /// [`Scd1::scd1`] on state that the caller holds too, to restore or to snapshot it. What
+    /// restored state already showed is not emitted again.
+    #[must_use]
+    fn scd1_with(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        state: Shared<Scd1State>,
+        ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Row)>;
+}
+
+impl<'s> Scd1<'s> for Rows<'s, (Row, Change)> {
+    fn scd1_with(
+        self,
+        truncates: impl Into<Option<Rows<'s, Row>>>,
+        name: &str,
+        state: Shared<Scd1State>,
+        mut ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Row)> {
+        let mut apply = move |epoch, changes: Vec<_>, truncates: Vec<_>, out: &mut Vec<_>| {
+            let moved = state.borrow_mut().apply(&changes, &truncates, out);
+            if moved != 0 {
+                ties(epoch, moved);
+            }
+        };
+        let hash = |(key, _): &(Row, Change)| stable_hash(key);
+        match truncates.into() {
+            None => unary(self, name, hash, move |epoch, changes, out| {
+                apply(epoch, changes, Vec::new(), out)
+            }),
+            Some(truncates) => binary(
+                self,
+                for_all_workers(truncates),
+                name,
+                hash,
+                |(worker, _)| *worker,
+                move |epoch, changes, truncates, out| {
+                    apply(epoch, changes, received(truncates), out)
+                },
+            ),
+        }
+    }
+}
+
+/// The state of [`Scd1::scd1`].
+#[derive(Debug, Default)]
+pub struct Scd1State {
+    /// The last entry of a key is the change that counts.
+    events: KeyedState<ByPrecedence>,
+    truncates: Truncates,
+    append_only: bool,
+    scratch: Scratch,
+}
+
+#[derive(Debug, Default)]
+struct Scratch {
+    event: Vec<u8>,
+    above: Vec<u8>,
+}
+
+type Out = Vec<((Row, Row), Diff)>;
+
+/// The value that a key with this newest change shows.
+fn shows<'a>(newest: Option<&'a [u8]>, truncated: Option<&Row>) -> Option<&'a [u8]> {
+    let event = Event::decode(newest?);
+    let visible = !event.is_delete()
+        && truncated.is_none_or(|truncated| event.sequence > truncated.as_bytes());
+    visible.then_some(event.value)
+}
+
+impl Scd1State {
+    /// Empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Empty state for changes of which the plan knows that none is ever retracted: only the
+    /// newest change of a key is kept. A retraction that comes nevertheless is ignored. `ties`
+    /// then counts the arrivals that tied with the newest change of that moment. (Truncates may
+    /// still be retracted.)
+    #[must_use]
+    pub fn append_only() -> Self {
+        Scd1State {
+            append_only: true,
+            ..Self::default()
+        }
+    }
+
+    #[cfg(test)]
+    fn with_overlay(append_only: bool, limit: usize) -> Self {
+        Scd1State {
+            events: KeyedState::with_overlay(limit),
+            append_only,
+            ..Self::default()
+        }
+    }
+
+    /// Memory in use, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    /// Applies the changes and truncates of one epoch, appends what they do to the result to
+    /// `out`, and returns by how much the number of losing changes moved.
+    pub fn apply(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        truncates: &[(Row, Diff)],
+        out: &mut Vec<((Row, Row), Diff)>,
+    ) -> i64 {
+        let start = out.len();
+        let truncated = !truncates.is_empty() && self.truncate(truncates, out);
+        let mut ties = 0;
+        let mut run = Run::default();
+        Batch::new(changes).for_each(precedence, |key, group| {
+            ties += if self.append_only {
+                self.advance(key, group, &mut run, out)
+            } else {
+                self.change(key, group, &mut run, out)
+            };
+        });
+        self.events.load(run);
+        if truncated {
+            consolidate_from(out, start);
+        }
+        ties
+    }
+
+    /// Whether the greatest truncate moved. Then keys show or hide that stand in between.
+    fn truncate(&mut self, truncates: &[(Row, Diff)], out: &mut Out) -> bool {
+        let old = self.truncates.greatest().cloned();
+        self.truncates.apply(truncates);
+        let new = self.truncates.greatest();
+        if old.as_ref() == new {
+            return false;
+        }
+        for key in self.events.keys() {
+            let events = self.events.at(&key);
+            let newest = events.last().map(|entry| entry.order);
+            emit(&key, shows(newest, old.as_ref()), shows(newest, new), out);
+        }
+        true
+    }
+
+    fn change(
+        &mut self,
+        key: &Row,
+        group: &Group<'_, Change>,
+        run: &mut Run<ByPrecedence>,
+        out: &mut Out,
+    ) -> i64 {
+        let truncated = self.truncates.greatest();
+        let Scratch {
+            event,
+            above: bound,
+        } = &mut self.scratch;
+        let mut events = self.events.at(key);
+        let mut ties = 0;
+        if events.is_new() {
+            for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+                for (change, count) in same {
+                    encode(change, event);
+                    run.push(event, b"", *count);
+                }
+                let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
+                ties += (live - 1).max(0);
+            }
+            run.close_key(key);
+            show_new(
+                key,
+                group
+                    .iter()
+                    .rfind(|(_, count)| *count > 0)
+                    .map(|(change, _)| *change),
+                truncated,
+                out,
+            );
+            return ties;
+        }
+        let old = shows(events.last().map(|entry| entry.order), truncated).map(Row::from);
+        for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+            let Some((Change { sequence, .. }, _)) = same.first() else {
+                continue;
+            };
+            above(sequence, bound);
+            ties += i64::from(winner_at(&events, sequence, bound).is_some());
+            for (change, diff) in same {
+                encode(change, event);
+                let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
+                ties += i64::from(after > 0) - i64::from(before > 0);
+            }
+            ties -= i64::from(winner_at(&events, sequence, bound).is_some());
+        }
+        emit(
+            key,
+            old.as_deref(),
+            shows(events.last().map(|entry| entry.order), truncated),
+            out,
+        );
+        ties
+    }
+
+    /// As [`Scd1State::change`], keeping the newest change only.
+    fn advance(
+        &mut self,
+        key: &Row,
+        group: &Group<'_, Change>,
+        run: &mut Run<ByPrecedence>,
+        out: &mut Out,
+    ) -> i64 {
+        let inserted = || {
+            group
+                .iter()
+                .filter(|(_, diff)| *diff > 0)
+                .map(|(change, _)| *change)
+        };
+        let Some(newest) = inserted().next_back() else {
+            return 0;
+        };
+        let tied = inserted()
+            .filter(|change| change.sequence == newest.sequence)
+            .count() as i64;
+        encode(newest, &mut self.scratch.event);
+        let truncated = self.truncates.greatest();
+        let mut events = self.events.at(key);
+        let Some(current) = events.last().map(|entry| Row::from(entry.order)) else {
+            if events.is_new() {
+                run.push(&self.scratch.event, b"", 1);
+                run.close_key(key);
+            } else {
+                events.add(&Row::from(self.scratch.event.as_slice()), 1);
+            }
+            show_new(key, Some(newest), truncated, out);
+            return tied - 1;
+        };
+        let at = Event::decode(&current).sequence;
+        let again = inserted().any(|change| {
+            let mut same = Vec::new();
+            encode(change, &mut same);
+            same == current.as_bytes()
+        });
+        let ties = match newest.sequence.as_bytes().cmp(at) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Equal => tied - i64::from(again),
+            std::cmp::Ordering::Greater => tied - 1,
+        };
+        let order = <ByPrecedence as crate::state::Order>::compare(&self.scratch.event, &current);
+        if order == std::cmp::Ordering::Greater {
+            let next = Row::from(self.scratch.event.as_slice());
+            events.set(&current, Row::default(), 0);
+            events.add(&next, 1);
+            emit(
+                key,
+                shows(Some(&current), truncated),
+                shows(Some(&next), truncated),
+                out,
+            );
+        }
+        ties
+    }
+
+    /// The state as bytes. Cost: one pass over it.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::seal("scd1", &(self.events.parts(), self.truncates.parts()))
+    }
+
+    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
+    /// restored into one state.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
+        let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("scd1", bytes)?;
+        self.events.adopt(events.check::<ByPrecedence>()?, keep);
+        self.truncates.adopt(truncates);
+        Ok(())
+    }
+}
+
+fn show_new(key: &Row, newest: Option<&Change>, truncated: Option<&Row>, out: &mut Out) {
+    if let Some(Change {
+        sequence,
+        upsert: Some(upsert),
+    }) = newest
+        && truncated.is_none_or(|truncated| sequence > truncated)
+    {
+        out.push(((key.clone(), upsert.value.clone()), 1));
+    }
+}
+
+fn emit(key: &Row, old: Option<&[u8]>, new: Option<&[u8]>, out: &mut Out) {
+    if old != new {
+        out.extend(old.map(|value| ((key.clone(), Row::from(value)), -1)));
+        out.extend(new.map(|value| ((key.clone(), Row::from(value)), 1)));
+    }
+}

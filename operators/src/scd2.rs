@@ -1,0 +1,203 @@
+//! Slowly changing dimensions, type 2: the history of each key.
+
+mod heads;
+mod near;
+#[cfg(test)]
+mod tests;
+mod whole;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{Batch, consolidate_from};
+use crate::epochs::{Rows, Shared, shared, unary};
+use crate::event::{ByPrecedence, Change, precedence};
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+use crate::state::{KeyedState, Parts, PartsRef, Run};
+use crate::{Diff, Epoch};
+use near::Scratch;
+
+/// A key with at most so many changes is looked at as a whole.
+const SMALL: usize = 64;
+/// So is a larger one when an epoch changes more than this fraction of it.
+const WHOLE: usize = 8;
+
+/// A stretch of a key's history with one value: `[start, end)` in sequence order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Version {
+    /// Sequence of the first change of the run.
+    pub start: Row,
+    /// Sequence of the change that ended it; `None` while it lasts.
+    pub end: Option<Row>,
+    /// Value of the last change of the run.
+    pub value: Row,
+}
+
+/// [`Scd2::scd2`] on a collection of changes by key.
+pub trait Scd2<'s> {
+    /// The history of each key.
+    ///
+    /// The input is a multiset of changes; a change counts once however often it is in there, and
+    /// retractions are as normal as insertions. At one key and sequence one change wins: a delete
+    /// over upserts, among upserts the greatest by (rank, tracked, value). The losers contribute
+    /// nothing until the winner is retracted. Among the winners in sequence order, a maximal block
+    /// of consecutive upserts with equal `tracked` is one version. A delete shows as the end of
+    /// the version before it, or not at all.
+    ///
+    /// The result depends on the multiset alone, never on the order or the epochs in which it
+    /// came. The changes of an epoch are net: at most one record a version.
+    ///
+    /// `ties` is called for each epoch in which the number of changes that lose to another one of
+    /// the same key and sequence moved, with the net movement on this worker.
+    ///
+    /// State: every distinct change, and the sequence at which each run begins. Cost of a change:
+    /// O(log n), whatever the length of the key's history or of its runs. The first changes of a
+    /// key cost a sort and one pass.
+    #[must_use]
+    fn scd2(self, name: &str, ties: impl FnMut(Epoch, i64) + 'static) -> Rows<'s, (Row, Version)>
+    where
+        Self: Sized,
+    {
+        self.scd2_with(name, shared(Scd2State::new()), ties)
+    }
+
+    /// [`Scd2::scd2`] on state that the caller holds too, to restore or to snapshot it. What
+    /// restored state already showed is not emitted again.
+    #[must_use]
+    fn scd2_with(
+        self,
+        name: &str,
+        state: Shared<Scd2State>,
+        ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Version)>;
+}
+
+impl<'s> Scd2<'s> for Rows<'s, (Row, Change)> {
+    fn scd2_with(
+        self,
+        name: &str,
+        state: Shared<Scd2State>,
+        mut ties: impl FnMut(Epoch, i64) + 'static,
+    ) -> Rows<'s, (Row, Version)> {
+        unary(
+            self,
+            name,
+            |(key, _)| stable_hash(key),
+            move |epoch, changes, out| {
+                let moved = state.borrow_mut().apply(&changes, out);
+                if moved != 0 {
+                    ties(epoch, moved);
+                }
+            },
+        )
+    }
+}
+
+/// The state of [`Scd2::scd2`].
+#[derive(Debug)]
+pub struct Scd2State {
+    /// All changes; the last one of a sequence is its winner.
+    events: KeyedState<ByPrecedence>,
+    /// Where runs begin, of the keys with so many changes that a pass over them is not cheap.
+    heads: KeyedState,
+    small: usize,
+    scratch: Scratch,
+}
+
+impl Default for Scd2State {
+    fn default() -> Self {
+        Scd2State {
+            events: KeyedState::new(),
+            heads: KeyedState::new(),
+            small: SMALL,
+            scratch: Scratch::default(),
+        }
+    }
+}
+
+impl Scd2State {
+    /// Empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[cfg(test)]
+    fn with_overlay(limit: usize) -> Self {
+        Scd2State {
+            events: KeyedState::with_overlay(limit),
+            heads: KeyedState::with_overlay(limit),
+            small: limit / 4,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Memory in use, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.events.bytes() + self.heads.bytes()
+    }
+
+    /// Applies the changes of one epoch, appends what it does to the versions to `out`, and
+    /// returns by how much the number of losing changes moved.
+    pub fn apply(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        out: &mut Vec<((Row, Version), Diff)>,
+    ) -> i64 {
+        let mut ties = 0;
+        let mut runs = (Run::default(), Run::default());
+        Batch::new(changes).for_each(precedence, |key, group| {
+            let mut events = self.events.at(key);
+            if events.is_new() {
+                let index = group.len() > self.small;
+                ties += whole::begin(key, group, index, &mut self.scratch.event, &mut runs, out);
+                return;
+            }
+            let mut heads = self.heads.at(key);
+            let (indexed, size) = (heads::indexed(&heads), events.size_hint());
+            ties += if indexed && group.len() * WHOLE < size {
+                let start = out.len();
+                let ties =
+                    near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
+                consolidate_from(out, start);
+                ties
+            } else {
+                let index = indexed || size + group.len() > self.small;
+                whole::change(key, group, &mut events, index.then_some(&mut heads), out)
+            };
+        });
+        self.events.load(runs.0);
+        self.heads.load(runs.1);
+        ties
+    }
+
+    /// The state as bytes. Cost: one pass over it.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        let parts: (PartsRef<'_>, PartsRef<'_>) = (self.events.parts(), self.heads.parts());
+        snapshot::seal("scd2", &parts)
+    }
+
+    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
+    /// restored into one state.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
+        let (events, heads): (Parts, Parts) = snapshot::open("scd2", bytes)?;
+        let (events, heads) = (
+            events.check::<ByPrecedence>()?,
+            heads.check::<crate::Bytewise>()?,
+        );
+        self.events.adopt(events, &keep);
+        self.heads.adopt(heads, &keep);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Changes of a key with a long history: only the neighbourhood of each is looked at.
+
+use super::{Version, heads};
+use crate::Diff;
+use crate::batch::Group;
+use crate::event::{ByPrecedence, Change, Event, above, below, encode, winner_at};
+use crate::row::Row;
+use crate::state::KeyMut;
+
+/// Bounds for searching, kept to reuse their allocation.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) event: Vec<u8>,
+    below: Vec<u8>,
+    above: Vec<u8>,
+    /// The winner of a sequence before the change, encoded.
+    old: Vec<u8>,
+}
+
+/// A piece of history around the sequence that changes: `tracked` is `None` where there is no row.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    start: &'a [u8],
+    tracked: Option<&'a [u8]>,
+    value: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    fn of(event: Event<'a>) -> Self {
+        Piece {
+            start: event.sequence,
+            tracked: event.tracked(),
+            value: event.value,
+        }
+    }
+}
+
+/// Each sequence in turn. The key has an index of heads.
+pub(super) fn change(
+    key: &Row,
+    group: &Group<'_, Change>,
+    events: &mut KeyMut<'_, ByPrecedence>,
+    heads: &mut KeyMut<'_>,
+    scratch: &mut Scratch,
+    out: &mut Vec<((Row, Version), Diff)>,
+) -> i64 {
+    let mut ties = 0;
+    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+        let Some((first, _)) = same.first() else {
+            continue;
+        };
+        let sequence = &first.sequence;
+        below(sequence, &mut scratch.below);
+        above(sequence, &mut scratch.above);
+        scratch.old.clear();
+        if let Some(old) = winner_at(events, sequence, &scratch.above) {
+            scratch.old.extend_from_slice(old);
+        }
+        let mut appeared = 0;
+        for (change, diff) in same {
+            encode(change, &mut scratch.event);
+            let (before, after) = events.add(&Row::from(scratch.event.as_slice()), *diff);
+            appeared += i64::from(after > 0) - i64::from(before > 0);
+        }
+        let old = (!scratch.old.is_empty()).then(|| Event::decode(&scratch.old));
+        let new = winner_at(events, sequence, &scratch.above).map(Event::decode);
+        ties += appeared - (i64::from(new.is_some()) - i64::from(old.is_some()));
+        if old != new {
+            rewrite(key, sequence, old, new, events, heads, scratch, out);
+        }
+    }
+    ties
+}
+
+/// The winner at `sequence` has changed from `old` to `new`: emits what that does to the versions
+/// and moves the run heads. `events` are already as they are with `new`.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the two winners, the state of the key, and where results go"
+)]
+fn rewrite(
+    key: &Row,
+    sequence: &Row,
+    old: Option<Event<'_>>,
+    new: Option<Event<'_>>,
+    events: &KeyMut<'_, ByPrecedence>,
+    heads: &mut KeyMut<'_>,
+    scratch: &Scratch,
+    out: &mut Vec<((Row, Version), Diff)>,
+) {
+    let previous = events
+        .before(&scratch.below)
+        .map(|entry| Event::decode(entry.order));
+    // The least event of the next sequence leads to that sequence's winner.
+    let mut bound = Vec::new();
+    let next = events.after(&scratch.above).and_then(|entry| {
+        above(Event::decode(entry.order).sequence, &mut bound);
+        events
+            .before(&bound)
+            .map(|entry| Event::decode(entry.order))
+    });
+    // Neither the head of the previous run nor the head after the next event depends on `sequence`.
+    let before = previous.map(|event| Piece {
+        start: heads::up_to(heads, event.sequence).unwrap_or(event.sequence),
+        ..Piece::of(event)
+    });
+    let mut end = None;
+    let after = next.map(|event| {
+        end = heads::after(heads, event.sequence);
+        let last = match end {
+            None => events.last(),
+            Some(end) => {
+                below(end, &mut bound);
+                events.before(&bound)
+            }
+        };
+        let value = last.map_or(event.value, |last| Event::decode(last.order).value);
+        Piece {
+            value,
+            ..Piece::of(event)
+        }
+    });
+    for (winner, diff) in [(old, -1), (new, 1)] {
+        fold([before, winner.map(Piece::of), after], end, |piece, end| {
+            let version = Version {
+                start: Row::from(piece.start),
+                end: end.map(Row::from),
+                value: Row::from(piece.value),
+            };
+            out.push(((key.clone(), version), diff));
+        });
+    }
+
+    let previous_tracked = previous.and_then(|event| event.tracked());
+    let new_tracked = new.and_then(|event| event.tracked());
+    let is_head = new.is_some() && new_tracked != previous_tracked;
+    let next_head = next.map(|event| {
+        let left = if new.is_some() {
+            new_tracked
+        } else {
+            previous_tracked
+        };
+        (Row::from(event.sequence), event.tracked() != left)
+    });
+    heads::set(heads, sequence, is_head);
+    if let Some((next, is_head)) = next_head {
+        heads::set(heads, &next, is_head);
+    }
+}
+
+/// Joins neighbours with equal `tracked` and emits those that are rows, each with its end; the
+/// last one ends at `end`.
+fn fold<'a>(
+    pieces: [Option<Piece<'a>>; 3],
+    end: Option<&'a [u8]>,
+    mut emit: impl FnMut(Piece<'a>, Option<&'a [u8]>),
+) {
+    let mut open: Option<Piece<'a>> = None;
+    let mut close = |piece: Option<Piece<'a>>, end| {
+        if let Some(piece) = piece.filter(|piece| piece.tracked.is_some()) {
+            emit(piece, end);
+        }
+    };
+    for piece in pieces.into_iter().flatten() {
+        match &mut open {
+            Some(run) if run.tracked == piece.tracked => run.value = piece.value,
+            run => close(run.replace(piece), Some(piece.start)),
+        }
+    }
+    close(open, end);
+}

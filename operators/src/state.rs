@@ -1,0 +1,432 @@
+//! Keyed state: the one structure in which operators remember rows.
+
+mod key;
+mod list;
+mod live;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Serialize};
+
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+pub use key::KeyMut;
+use key::{Size, Span};
+use segment::Segment;
+
+/// Entries in the overlay before it becomes a segment, at least.
+const OVERLAY: usize = 1 << 14;
+/// The overlay may hold this part of all entries (at the price of a few words more an entry).
+const SHARE: usize = 16;
+/// Entries of a single key in the overlay before it becomes a segment: they sit in one vector.
+const CROWD: usize = 1 << 10;
+/// A segment is at least this many times larger than all younger ones together.
+const GROWTH: usize = 4;
+
+/// The order of the entries of one key.
+pub trait Order: 'static {
+    /// Compares two `order` byte strings. Equal means the same identity.
+    fn compare(a: &[u8], b: &[u8]) -> Ordering;
+}
+
+/// Entries in the order of their bytes.
+#[derive(Debug)]
+pub struct Bytewise;
+
+impl Order for Bytewise {
+    fn compare(a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+/// One entry of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// What identifies the entry within its key, and where it stands.
+    pub order: &'a [u8],
+    /// What is stored beside it.
+    pub data: &'a [u8],
+    /// Its multiplicity, never zero.
+    pub count: i64,
+}
+
+#[derive(Debug)]
+struct Cell {
+    order: Row,
+    data: Row,
+    count: i64,
+}
+
+impl Cell {
+    fn entry(&self) -> Entry<'_> {
+        Entry {
+            order: &self.order,
+            data: &self.data,
+            count: self.count,
+        }
+    }
+}
+
+/// A key with its [`stable_hash`], which is expensive enough to compute once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HashedKey {
+    hash: u64,
+    key: Row,
+}
+
+impl HashedKey {
+    fn new(key: &Row) -> Self {
+        HashedKey {
+            hash: stable_hash(key),
+            key: key.clone(),
+        }
+    }
+}
+
+impl Hash for HashedKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Passes the hash of a [`HashedKey`] on.
+#[derive(Default)]
+struct PassOn(u64);
+
+impl Hasher for PassOn {
+    fn write(&mut self, _: &[u8]) {}
+    // Routing leaves the low bits of all keys of a worker alike, but a table looks at the low bits.
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash.rotate_left(32);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Overlay = HashMap<HashedKey, Vec<Cell>, BuildHasherDefault<PassOn>>;
+
+/// An ordered multimap from keys to entries: `key -> (order -> (data, count))`.
+///
+/// Segments, sorted and in flat memory, lie under a small mutable overlay. An entry is in one
+/// place only: the overlay or one segment, in which its count can change but its bytes cannot.
+/// When the overlay is full it becomes a segment, and segments merge so that each is several times
+/// larger than all younger ones together.
+///
+/// Entries whose count is negative are kept, since the insertion may still come, but navigation
+/// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
+///
+/// Cost: finding a key is a binary search in each of the O(log n) segments; every operation on it
+/// another one within the key. Merging costs O(log n) a change, amortised.
+#[derive(Debug)]
+pub struct KeyedState<O: Order = Bytewise> {
+    overlay: Overlay,
+    /// From large and old to small and young.
+    segments: Vec<Segment>,
+    size: Size,
+    limit: usize,
+    /// The spans of the key at hand, here to reuse the allocation.
+    spans: Vec<Span>,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Default for KeyedState<O> {
+    fn default() -> Self {
+        KeyedState {
+            overlay: Overlay::default(),
+            segments: Vec::new(),
+            size: Size::default(),
+            limit: OVERLAY,
+            spans: Vec::new(),
+            order: PhantomData,
+        }
+    }
+}
+
+impl<O: Order> KeyedState<O> {
+    /// Empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// State with another size of the overlay, so that little data makes many segments.
+    #[cfg(test)]
+    pub(crate) fn with_overlay(limit: usize) -> Self {
+        KeyedState {
+            limit,
+            ..Self::default()
+        }
+    }
+
+    /// Number of entries with a count other than zero.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.size.entries
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.size.entries == 0
+    }
+
+    /// Memory in use, in bytes; exact for segments, an estimate for the overlay.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
+            + self.size.overlay * 112
+            + self.overlay.len() * 64
+    }
+
+    /// The entries of `key`, to read and to change.
+    pub fn at(&mut self, key: &Row) -> KeyMut<'_, O> {
+        self.maintain();
+        let key = HashedKey::new(key);
+        self.spans.clear();
+        for (segment, part) in self.segments.iter().enumerate() {
+            if let Some(entries) = part.find(key.hash, &key.key) {
+                self.spans.push(Span { segment, entries });
+            }
+        }
+        let slot = self.overlay.get_mut(&key);
+        KeyMut {
+            kept: slot.is_some(),
+            cells: slot.map(std::mem::take).unwrap_or_default(),
+            key,
+            overlay: &mut self.overlay,
+            segments: &mut self.segments,
+            spans: &self.spans,
+            size: &mut self.size,
+            crowd: self.limit.min(CROWD),
+            order: PhantomData,
+        }
+    }
+
+    /// Whether anything is, or recently was, stored under `key`.
+    #[must_use]
+    pub fn knows(&self, key: &Row) -> bool {
+        let key = HashedKey::new(key);
+        self.overlay.contains_key(&key)
+            || self
+                .segments
+                .iter()
+                .any(|segment| segment.find(key.hash, &key.key).is_some())
+    }
+
+    /// All keys with entries, each once, in an order that depends on the keys alone.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Row> {
+        let overlay = self.overlay.keys().map(|key| key.key.clone());
+        let stored = self.segments.iter().flat_map(|segment| {
+            (0..segment.key_count())
+                .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
+                .map(|k| Row::from(segment.key(k)))
+        });
+        let mut keys: Vec<(u64, Row)> = overlay
+            .chain(stored)
+            .map(|key| (stable_hash(&key), key))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Adds a sorted run in one step. None of its keys may be in the state already.
+    pub fn load(&mut self, run: Run<O>) {
+        let mut segment = run.segment;
+        segment.seal();
+        if segment.len() < self.limit.min(CROWD) {
+            for k in 0..segment.key_count() {
+                let key = Row::from(segment.key(k));
+                let mut at = self.at(&key);
+                for entry in segment.span(k).map(|i| segment.entry(i)) {
+                    at.set(&Row::from(entry.order), Row::from(entry.data), entry.count);
+                }
+            }
+        } else {
+            self.size.entries += segment.len() - segment.dead();
+            self.push_segment(segment);
+        }
+    }
+
+    fn maintain(&mut self) {
+        // In proportion to the whole, so that growing rewrites an entry only a few times.
+        if self.size.overlay >= self.limit.max(self.size.entries / SHARE) || self.size.crowded {
+            let overlay = std::mem::take(&mut self.overlay);
+            self.size.overlay = 0;
+            self.size.crowded = false;
+            let segment = flat(&overlay);
+            self.push_segment(segment);
+        }
+        if self.size.decayed {
+            self.size.decayed = false;
+            for segment in &mut self.segments {
+                if segment.dead() * 2 > segment.len() {
+                    *segment = segment::merge::<O>(std::slice::from_ref(segment));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn push_segment(&mut self, segment: Segment) {
+        if !segment.is_empty() {
+            self.segments.push(segment);
+            self.settle();
+        }
+    }
+
+    /// Restores the invariant on sizes with one merge of the youngest segments.
+    fn settle(&mut self) {
+        self.segments.retain(|segment| !segment.is_empty());
+        self.segments
+            .sort_by_key(|segment| std::cmp::Reverse(segment.len()));
+        let mut keep = self.segments.len();
+        let mut total = 0;
+        let mut merged = keep;
+        while let Some(segment) = keep.checked_sub(1).and_then(|i| self.segments.get(i)) {
+            if total > 0 && segment.len() >= GROWTH * total {
+                break;
+            }
+            total += segment.len();
+            keep -= 1;
+            merged = keep;
+        }
+        if self.segments.len() - merged > 1 {
+            let parts = self.segments.split_off(merged);
+            self.segments.push(segment::merge::<O>(&parts));
+        }
+    }
+
+    /// The state as bytes, framed for `kind`. Cost: one pass over the state.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::seal("keyed", &self.parts())
+    }
+
+    /// Adds the entries of a snapshot whose key passes `keep`. Several snapshots with distinct
+    /// keys can be restored into one state, which is how shards move between workers.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this version. The state is then unchanged.
+    pub fn restore(
+        &mut self,
+        bytes: &[u8],
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SnapshotError> {
+        let parts: Parts = snapshot::open("keyed", bytes)?;
+        self.adopt(parts.check::<O>()?, keep);
+        Ok(())
+    }
+
+    /// What a snapshot holds, to be encoded as part of something larger.
+    pub(crate) fn parts(&self) -> PartsRef<'_> {
+        PartsRef {
+            overlay: flat(&self.overlay),
+            segments: &self.segments,
+        }
+    }
+
+    pub(crate) fn adopt(&mut self, parts: CheckedParts, keep: impl Fn(&[u8]) -> bool) {
+        for mut segment in parts.0 {
+            if !(0..segment.key_count()).all(|k| keep(segment.key(k))) {
+                let mut kept = Segment::default();
+                for k in (0..segment.key_count()).filter(|k| keep(segment.key(*k))) {
+                    for entry in segment.span(k).map(|i| segment.entry(i)) {
+                        kept.push(entry.order, entry.data, entry.count);
+                    }
+                    kept.close_key(segment.hash(k), segment.key(k));
+                }
+                kept.seal();
+                segment = kept;
+            }
+            self.size.entries += segment.len() - segment.dead();
+            if !segment.is_empty() {
+                self.segments.push(segment);
+            }
+        }
+        self.settle();
+    }
+}
+
+fn flat(overlay: &Overlay) -> Segment {
+    let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = overlay.iter().collect();
+    keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
+    let mut segment = Segment::default();
+    for (key, cells) in keys {
+        for cell in cells {
+            segment.push(&cell.order, &cell.data, cell.count);
+        }
+        segment.close_key(key.hash, &key.key);
+    }
+    segment.seal();
+    segment
+}
+
+#[derive(Serialize)]
+pub(crate) struct PartsRef<'a> {
+    segments: &'a [Segment],
+    overlay: Segment,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Parts {
+    segments: Vec<Segment>,
+    overlay: Segment,
+}
+
+/// Segments whose content has been checked.
+pub(crate) struct CheckedParts(Vec<Segment>);
+
+impl Parts {
+    pub(crate) fn check<O: Order>(self) -> Result<CheckedParts, SnapshotError> {
+        let mut segments = self.segments;
+        segments.push(self.overlay);
+        if segments.iter_mut().all(Segment::rebuild::<O>) {
+            Ok(CheckedParts(segments))
+        } else {
+            Err(SnapshotError::Damaged)
+        }
+    }
+}
+
+/// A sorted run for [`KeyedState::load`].
+#[derive(Debug)]
+pub struct Run<O: Order = Bytewise> {
+    segment: Segment,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Default for Run<O> {
+    fn default() -> Self {
+        Run {
+            segment: Segment::default(),
+            order: PhantomData,
+        }
+    }
+}
+
+impl<O: Order> Run<O> {
+    /// Appends an entry to the key that the next [`Run::close_key`] names. Within a key, entries
+    /// come in ascending order, each identity once.
+    pub fn push(&mut self, order: &[u8], data: &[u8], count: i64) {
+        if count != 0 {
+            self.segment.push(order, data, count);
+        }
+    }
+
+    /// Gives the entries pushed since the last call to `key`. Keys come ascending by
+    /// ([`stable_hash`] of the key, key), each once.
+    pub fn close_key(&mut self, key: &[u8]) {
+        self.segment.close_key(stable_hash(key), key);
+    }
+}

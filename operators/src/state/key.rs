@@ -1,0 +1,339 @@
+//! The entries of one key, across the overlay and the segments.
+
+use std::cmp::Ordering;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::segment::Segment;
+use super::{Bytewise, Cell, Entry, HashedKey, Order, Overlay};
+use crate::row::Row;
+
+/// Where the entries of one key lie in one segment.
+#[derive(Debug)]
+pub(super) struct Span {
+    pub(super) segment: usize,
+    pub(super) entries: Range<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Size {
+    /// Entries with a count other than zero.
+    pub(super) entries: usize,
+    pub(super) overlay: usize,
+    /// A key of the overlay has grown beyond its part.
+    pub(super) crowded: bool,
+    /// A segment may be mostly dead.
+    pub(super) decayed: bool,
+}
+
+/// The entries of one key.
+#[derive(Debug)]
+pub struct KeyMut<'a, O: Order = Bytewise> {
+    pub(super) key: HashedKey,
+    /// The overlay's entries of the key, in their place again when this is dropped.
+    pub(super) cells: Vec<Cell>,
+    /// Whether the overlay has a place for the key.
+    pub(super) kept: bool,
+    pub(super) overlay: &'a mut Overlay,
+    pub(super) segments: &'a mut [Segment],
+    pub(super) spans: &'a [Span],
+    pub(super) size: &'a mut Size,
+    pub(super) crowd: usize,
+    pub(super) order: PhantomData<O>,
+}
+
+impl<O: Order> Drop for KeyMut<'_, O> {
+    fn drop(&mut self) {
+        match (self.kept, self.cells.is_empty()) {
+            (false, true) => {}
+            (true, true) => _ = self.overlay.remove(&self.key),
+            (true, false) => {
+                if let Some(slot) = self.overlay.get_mut(&self.key) {
+                    *slot = std::mem::take(&mut self.cells);
+                }
+            }
+            (false, false) => {
+                _ = self
+                    .overlay
+                    .insert(self.key.clone(), std::mem::take(&mut self.cells));
+            }
+        }
+    }
+}
+
+enum Place {
+    Overlay(usize),
+    Segment(usize, usize),
+}
+
+impl<O: Order> KeyMut<'_, O> {
+    /// Whether nothing is, nor recently was, stored under the key.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.cells.is_empty() && self.spans.is_empty()
+    }
+
+    /// An upper bound of the number of entries.
+    pub(crate) fn size_hint(&self) -> usize {
+        self.cells.len()
+            + self
+                .spans
+                .iter()
+                .map(|span| span.entries.len())
+                .sum::<usize>()
+    }
+
+    fn search(&self, order: &[u8]) -> Result<usize, usize> {
+        // Most changes arrive in order.
+        match self.cells.last().map(|cell| O::compare(&cell.order, order)) {
+            None | Some(Ordering::Less) => Err(self.cells.len()),
+            Some(Ordering::Equal) => Ok(self.cells.len() - 1),
+            Some(Ordering::Greater) => self
+                .cells
+                .binary_search_by(|cell| O::compare(&cell.order, order)),
+        }
+    }
+
+    fn find(&self, order: &[u8]) -> Result<Place, usize> {
+        let at = match self.search(order) {
+            Ok(i) => return Ok(Place::Overlay(i)),
+            Err(at) => at,
+        };
+        for span in self.spans {
+            let Some(segment) = self.segments.get(span.segment) else {
+                continue;
+            };
+            let i = segment.lower::<O>(&span.entries, order);
+            if i < span.entries.end
+                && segment.count(i) != 0
+                && O::compare(segment.order(i), order) == Ordering::Equal
+            {
+                return Ok(Place::Segment(span.segment, i));
+            }
+        }
+        Err(at)
+    }
+
+    /// The entry at `order`, whatever its count.
+    #[must_use]
+    pub fn get(&self, order: &[u8]) -> Option<Entry<'_>> {
+        match self.find(order).ok()? {
+            Place::Overlay(i) => self.cells.get(i).map(Cell::entry),
+            Place::Segment(s, i) => self.segments.get(s).map(|segment| segment.entry(i)),
+        }
+    }
+
+    /// Adds `diff` to the count at `order` and returns the count before and after. A new entry
+    /// has empty data; at zero the entry, with its data, is gone.
+    pub fn add(&mut self, order: &Row, diff: i64) -> (i64, i64) {
+        match self.find(order) {
+            Err(at) => {
+                self.insert(at, order.clone(), Row::default(), diff);
+                (0, diff)
+            }
+            Ok(place) => {
+                let old = match place {
+                    Place::Overlay(i) => self.cells.get(i).map_or(0, |cell| cell.count),
+                    Place::Segment(s, i) => {
+                        self.segments.get(s).map_or(0, |segment| segment.count(i))
+                    }
+                };
+                let new = old.saturating_add(diff);
+                self.write(place, new);
+                (old, new)
+            }
+        }
+    }
+
+    /// Makes the entry at `order` hold `data` and `count`; a count of zero removes it.
+    pub fn set(&mut self, order: &Row, data: Row, count: i64) {
+        let found = self.find(order);
+        let same = match found {
+            Err(at) => return self.insert(at, order.clone(), data, count),
+            Ok(Place::Overlay(i)) => {
+                if let Some(cell) = self.cells.get_mut(i) {
+                    cell.data = data;
+                }
+                return self.write(Place::Overlay(i), count);
+            }
+            Ok(Place::Segment(s, i)) => {
+                let same = self
+                    .segments
+                    .get(s)
+                    .is_some_and(|segment| segment.data(i) == data.as_bytes());
+                self.write(Place::Segment(s, i), if same { count } else { 0 });
+                same
+            }
+        };
+        if !same {
+            let at = self.search(order).unwrap_or_else(|at| at);
+            self.insert(at, order.clone(), data, count);
+        }
+    }
+
+    /// Removes all entries. Cost: the entries.
+    pub fn clear(&mut self) {
+        self.size.entries -= self.cells.len();
+        self.size.overlay -= self.cells.len();
+        self.cells.clear();
+        for span in self.spans {
+            for i in span.entries.clone() {
+                if self
+                    .segments
+                    .get(span.segment)
+                    .is_some_and(|segment| segment.count(i) != 0)
+                {
+                    self.write(Place::Segment(span.segment, i), 0);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, at: usize, order: Row, data: Row, count: i64) {
+        if count != 0 {
+            self.cells.insert(at, Cell { order, data, count });
+            self.size.entries += 1;
+            self.size.overlay += 1;
+            self.size.crowded |= self.cells.len() > self.crowd;
+        }
+    }
+
+    fn write(&mut self, place: Place, count: i64) {
+        self.size.entries -= usize::from(count == 0);
+        match place {
+            Place::Overlay(i) if count == 0 => {
+                self.cells.remove(i);
+                self.size.overlay -= 1;
+            }
+            Place::Overlay(i) => {
+                if let Some(cell) = self.cells.get_mut(i) {
+                    cell.count = count;
+                }
+            }
+            Place::Segment(s, i) => {
+                if let Some(segment) = self.segments.get_mut(s) {
+                    segment.set_count(i, count);
+                    self.size.decayed |= segment.dead() * 2 > segment.len();
+                }
+            }
+        }
+    }
+
+    /// The live entries of the parts, one candidate each, and among them the chosen one.
+    fn choose<'e>(
+        overlay: Option<Entry<'e>>,
+        stored: impl Iterator<Item = Entry<'e>>,
+        wanted: Ordering,
+    ) -> Option<Entry<'e>> {
+        let mut best = overlay;
+        for entry in stored {
+            if best.is_none_or(|best| O::compare(entry.order, best.order) == wanted) {
+                best = Some(entry);
+            }
+        }
+        best
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (&Segment, &Range<usize>)> {
+        self.spans
+            .iter()
+            .filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
+    }
+
+    fn downwards(
+        &self,
+        overlay: usize,
+        before: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
+        let cells = self.cells.get(..overlay).unwrap_or_default();
+        let cell = cells
+            .iter()
+            .rev()
+            .find(|cell| cell.count > 0)
+            .map(Cell::entry);
+        let stored = self.parts().filter_map(|(segment, span)| {
+            segment
+                .previous_live(before(segment, span), span.start)
+                .map(|i| segment.entry(i))
+        });
+        Self::choose(cell, stored, Ordering::Greater)
+    }
+
+    fn upwards(
+        &self,
+        overlay: usize,
+        from: impl Fn(&Segment, &Range<usize>) -> usize,
+    ) -> Option<Entry<'_>> {
+        let cells = self.cells.get(overlay..).unwrap_or_default();
+        let cell = cells.iter().find(|cell| cell.count > 0).map(Cell::entry);
+        let stored = self.parts().filter_map(|(segment, span)| {
+            segment
+                .next_live(from(segment, span), span.end)
+                .map(|i| segment.entry(i))
+        });
+        Self::choose(cell, stored, Ordering::Less)
+    }
+
+    /// The least live entry.
+    #[must_use]
+    pub fn first(&self) -> Option<Entry<'_>> {
+        self.upwards(0, |_, span| span.start)
+    }
+
+    /// The greatest live entry.
+    #[must_use]
+    pub fn last(&self) -> Option<Entry<'_>> {
+        self.downwards(self.cells.len(), |_, span| span.end)
+    }
+
+    /// The greatest live entry below `order`.
+    #[must_use]
+    pub fn before(&self, order: &[u8]) -> Option<Entry<'_>> {
+        let overlay = self.search(order).unwrap_or_else(|at| at);
+        self.downwards(overlay, |segment, span| segment.lower::<O>(span, order))
+    }
+
+    /// The least live entry above `order`.
+    #[must_use]
+    pub fn after(&self, order: &[u8]) -> Option<Entry<'_>> {
+        let overlay = self.search(order).map_or_else(|at| at, |at| at + 1);
+        self.upwards(overlay, |segment, span| {
+            let i = segment.lower::<O>(span, order);
+            let here = i < span.end && O::compare(segment.order(i), order) == Ordering::Equal;
+            i + usize::from(here)
+        })
+    }
+
+    /// All entries in order, those with a negative count included.
+    pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut cells = self.cells.iter().peekable();
+        let mut parts: Vec<(&Segment, Range<usize>)> = self
+            .parts()
+            .map(|(segment, span)| (segment, span.clone()))
+            .collect();
+        std::iter::from_fn(move || {
+            for (segment, span) in &mut parts {
+                while span.start < span.end && segment.count(span.start) == 0 {
+                    span.start += 1;
+                }
+            }
+            let least = parts
+                .iter_mut()
+                .filter(|(_, span)| span.start < span.end)
+                .min_by(|(a, x), (b, y)| O::compare(a.order(x.start), b.order(y.start)));
+            match (cells.peek(), least) {
+                (Some(cell), Some((segment, span)))
+                    if O::compare(&cell.order, segment.order(span.start)) == Ordering::Greater =>
+                {
+                    span.start += 1;
+                    Some(segment.entry(span.start - 1))
+                }
+                (None, Some((segment, span))) => {
+                    span.start += 1;
+                    Some(segment.entry(span.start - 1))
+                }
+                _ => cells.next().map(Cell::entry),
+            }
+        })
+    }
+}

@@ -1,0 +1,224 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::testing::Random;
+
+/// Descending byte order, to see that the order is the one asked for.
+#[derive(Debug)]
+struct Backwards;
+
+impl Order for Backwards {
+    fn compare(a: &[u8], b: &[u8]) -> Ordering {
+        b.cmp(a)
+    }
+}
+
+trait Model: Order {
+    fn rank(order: &[u8]) -> Vec<u8>;
+}
+impl Model for Bytewise {
+    fn rank(order: &[u8]) -> Vec<u8> {
+        order.to_vec()
+    }
+}
+impl Model for Backwards {
+    // Complement, then a terminator above all bytes in a doubled alphabet: longer sorts first.
+    fn rank(order: &[u8]) -> Vec<u8> {
+        order.iter().flat_map(|b| [0, !b]).chain([1]).collect()
+    }
+}
+
+type Reference = BTreeMap<(Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>, i64)>;
+type Owned = Option<(Vec<u8>, Vec<u8>, i64)>;
+
+fn owned(entry: Option<Entry<'_>>) -> Owned {
+    entry.map(|e| (e.order.to_vec(), e.data.to_vec(), e.count))
+}
+
+fn check_key<O: Model>(state: &mut KeyedState<O>, model: &Reference, key: &Row, order: &[u8]) {
+    let at = state.at(key);
+    let all: Vec<_> = model
+        .range((key.to_vec(), vec![])..)
+        .take_while(|(k, _)| k.0 == key.to_vec())
+        .collect();
+    let rank = O::rank(order);
+    let live = |keep: &dyn Fn(&Vec<u8>) -> bool| -> Vec<Owned> {
+        all.iter()
+            .filter(|(k, v)| v.2 > 0 && keep(&k.1))
+            .map(|(_, v)| Some((*v).clone()))
+            .collect()
+    };
+    let exact = all
+        .iter()
+        .find(|(k, _)| k.1 == rank)
+        .map(|(_, v)| (*v).clone());
+    assert_eq!(owned(at.get(order)), exact);
+    assert_eq!(
+        owned(at.first()),
+        live(&|_| true).first().cloned().flatten()
+    );
+    assert_eq!(owned(at.last()), live(&|_| true).last().cloned().flatten());
+    assert_eq!(
+        owned(at.before(order)),
+        live(&|r| *r < rank).last().cloned().flatten()
+    );
+    assert_eq!(
+        owned(at.after(order)),
+        live(&|r| *r > rank).first().cloned().flatten()
+    );
+    let scanned: Vec<_> = at.scan().map(|e| owned(Some(e)).unwrap()).collect();
+    assert_eq!(
+        scanned,
+        all.iter().map(|(_, v)| (*v).clone()).collect::<Vec<_>>()
+    );
+}
+
+fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, removals: bool) {
+    let mut random = Random::new(seed);
+    let mut state = KeyedState::<O>::with_overlay(overlay);
+    let mut model = Reference::new();
+    for step in 0..1500 {
+        let key = Row::from(format!("key{}", random.below(keys)).as_bytes());
+        let mut order = random.below(orders).to_be_bytes()[5..].to_vec();
+        if random.below(4) == 0 {
+            order.pop();
+        }
+        let id = (key.to_vec(), O::rank(&order));
+        let order = Row::from(order);
+        match random.below(if removals { 5 } else { 3 }) {
+            0 => {
+                let data = random.below(3).to_be_bytes()[7..].to_vec();
+                let count = random.below(4) as i64 - 1;
+                state.at(&key).set(&order, Row::from(data.clone()), count);
+                if count == 0 {
+                    model.remove(&id)
+                } else {
+                    model.insert(id, (order.to_vec(), data, count))
+                };
+            }
+            n => {
+                let diff = if n < 3 { 1 } else { -1 };
+                let old = model.get(&id).map_or(0, |e| e.2);
+                assert_eq!(state.at(&key).add(&order, diff), (old, old + diff));
+                if old + diff == 0 {
+                    model.remove(&id);
+                } else {
+                    model.entry(id).or_insert((order.to_vec(), vec![], 0)).2 += diff;
+                }
+            }
+        }
+        assert_eq!(state.len(), model.len());
+        check_key(&mut state, &model, &key, &order);
+        let probe = random.below(orders).to_be_bytes()[5..].to_vec();
+        check_key(&mut state, &model, &key, &probe);
+        if step % 250 == 249 {
+            let bytes = state.snapshot().unwrap();
+            // In two shards, as two workers would read it.
+            let mut again = KeyedState::<O>::with_overlay(overlay);
+            for shard in 0..2 {
+                again
+                    .restore(&bytes, |key| stable_hash(key) % 2 == shard)
+                    .unwrap();
+            }
+            assert_eq!(again.keys(), state.keys());
+            assert_eq!(again.len(), state.len());
+            state = again;
+        }
+    }
+    let mut keys: Vec<Vec<u8>> = model.keys().map(|k| k.0.clone()).collect();
+    keys.dedup();
+    let mut found: Vec<Vec<u8>> = state.keys().iter().map(|k| k.to_vec()).collect();
+    found.sort();
+    assert_eq!(found, keys);
+}
+
+#[test]
+fn agrees_with_an_ordered_map() {
+    for seed in 0..12 {
+        println!("seed {seed}");
+        random_walk::<Bytewise>(seed, 32, 5, 40, true);
+        random_walk::<Backwards>(seed, 64, 20, 8, seed % 2 == 0);
+        random_walk::<Bytewise>(seed, 16, 1, 300, true);
+        random_walk::<Bytewise>(seed, OVERLAY, 3, 40, true);
+    }
+}
+
+#[test]
+fn bulk_load_beside_changes() {
+    let mut random = Random::new(7);
+    for size in [3u64, 5000] {
+        let mut state = KeyedState::<Bytewise>::with_overlay(1024);
+        let mut model = Reference::new();
+        for i in 0..200u64 {
+            let (key, order) = (
+                Row::from(&(i % 9 + 1_000_000).to_be_bytes()),
+                Row::from(&i.to_be_bytes()),
+            );
+            state.at(&key).add(&order, 1);
+            model.insert((key.to_vec(), order.to_vec()), (order.to_vec(), vec![], 1));
+        }
+        let mut keys: Vec<Row> = (0..size / 3).map(|i| Row::from(&i.to_be_bytes())).collect();
+        keys.sort_by_key(|key| (stable_hash(key), key.clone()));
+        let mut run = Run::default();
+        for key in &keys {
+            for i in 0..3u8 {
+                let count = random.below(3) as i64;
+                run.push(&[i], &[i, i], count);
+                if count != 0 {
+                    model.insert((key.to_vec(), vec![i]), (vec![i], vec![i, i], count));
+                }
+            }
+            run.close_key(key);
+        }
+        state.load(run);
+        assert_eq!(state.len(), model.len());
+        for key in keys.iter().chain([&Row::from(&1_000_004u64.to_be_bytes())]) {
+            assert!(state.knows(key) || !model.keys().any(|k| k.0 == key.to_vec()));
+            check_key(&mut state, &model, key, &[1]);
+        }
+    }
+}
+
+#[test]
+fn the_first_of_many_removed_is_found_fast() {
+    let mut state = KeyedState::<Bytewise>::new();
+    let key = Row::from(b"hot");
+    let n = 200_000u64;
+    let mut run = Run::default();
+    for i in 0..n {
+        run.push(&i.to_be_bytes(), b"", 1);
+    }
+    run.close_key(&key);
+    state.load(run);
+    for i in 0..n {
+        let mut at = state.at(&key);
+        let first = Row::from(at.first().unwrap().order);
+        assert_eq!(*first, i.to_be_bytes());
+        at.add(&first, -1);
+    }
+    assert!(state.is_empty());
+    assert_eq!(state.keys(), []);
+}
+
+#[test]
+fn damaged_snapshots_are_refused() {
+    let mut state = KeyedState::<Bytewise>::with_overlay(16);
+    for i in 0..100u64 {
+        state
+            .at(&Row::from(&(i % 7).to_be_bytes()))
+            .add(&Row::from(&i.to_be_bytes()), 1);
+    }
+    let bytes = state.snapshot().unwrap();
+    let mut other = KeyedState::<Bytewise>::new();
+    assert!(other.restore(&bytes[..bytes.len() - 1], |_| true).is_err());
+    // Intact bytes in another order are not this state either.
+    assert!(matches!(
+        KeyedState::<Backwards>::new().restore(&bytes, |_| true),
+        Err(SnapshotError::Damaged)
+    ));
+    assert!(other.is_empty());
+    other.restore(&bytes, |_| true).unwrap();
+    assert_eq!(other.len(), 100);
+}

@@ -1,0 +1,93 @@
+//! The command line: one file a command, thin over the library.
+
+mod dry_run;
+mod init;
+mod query;
+mod run;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use silverflow::error::{Error, Result};
+use silverflow::project::{self, Loaded};
+
+/// Declarative data pipelines on timely and differential dataflow, with Delta tables as the result.
+#[derive(Parser)]
+#[command(name = "silverflow", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a pipeline over everything that is new.
+    Run(run::Run),
+    /// Check a pipeline and show its graph, without touching data.
+    DryRun(dry_run::DryRun),
+    /// Ask the pipeline's tables, as of the last complete epoch.
+    Query(query::Query),
+    /// Make a new project that runs.
+    Init(init::Init),
+}
+
+/// Which project.
+#[derive(Args)]
+struct Project {
+    /// Project file; by default spark-pipeline.yml here or in a folder above.
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+}
+
+impl Project {
+    fn load(&self) -> Result<Loaded> {
+        let spec = match &self.spec {
+            Some(spec) => spec.clone(),
+            None => project::find_spec(&std::env::current_dir().map_err(|e| {
+                Error::external("NO_CURRENT_FOLDER", "the current folder cannot be read").caused_by(e)
+            })?)?,
+        };
+        project::load(&spec)
+    }
+}
+
+/// Parses the arguments, runs the command, and gives the exit code: 0 done, 1 data, 2 user, 3 outside, 4 bug.
+pub(crate) fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SILVERFLOW_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off,silverflow=warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).without_time().init();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap prints help and version through the same path; only those are a success.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
+        Command::Run(command) => command.run(),
+        Command::DryRun(command) => command.run(),
+        Command::Query(command) => command.run(),
+        Command::Init(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(error.fault().exit_code())
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has gone is a success.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::external("OUTPUT_FAILED", "standard output cannot be written").caused_by(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! `silverflow query`.
+
+use arrow::array::RecordBatch;
+use clap::{Args, ValueEnum};
+use silverflow::error::{Error, Result};
+use silverflow::runtime::{self, QueryResult};
+
+use super::{Project, print};
+
+/// Arguments of `query`.
+#[derive(Args)]
+pub(super) struct Query {
+    #[command(flatten)]
+    project: Project,
+    /// How to show the rows.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// A SELECT.
+    #[arg(allow_hyphen_values = true)]
+    sql: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// Lined up for reading.
+    Table,
+    /// One JSON object a line.
+    Json,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+impl Query {
+    pub(super) fn run(&self) -> Result<()> {
+        let loaded = self.project.load()?;
+        let result = runtime::query(&loaded.pipeline, &self.sql)?;
+        print(&self.render(&result)?)
+    }
+
+    fn render(&self, result: &QueryResult) -> Result<String> {
+        let wrong = |e| Error::internal("the rows cannot be shown").caused_by(e);
+        let batches: &[RecordBatch] = &result.batches;
+        match self.format {
+            Format::Table => {
+                let empty = [RecordBatch::new_empty(result.schema.clone())];
+                let shown = if batches.is_empty() { &empty } else { batches };
+                let table = arrow::util::pretty::pretty_format_batches(shown).map_err(wrong)?;
+                Ok(format!("{table}\n"))
+            }
+            Format::Json => {
+                let mut writer = arrow::json::WriterBuilder::new()
+                    .with_explicit_nulls(true)
+                    .build::<_, arrow::json::writer::LineDelimited>(Vec::new());
+                for batch in batches {
+                    writer.write(batch).map_err(wrong)?;
+                }
+                writer.finish().map_err(wrong)?;
+                Ok(String::from_utf8_lossy(&writer.into_inner()).into_owned())
+            }
+            Format::Csv => {
+                let mut writer = arrow::csv::WriterBuilder::new().with_header(true).build(Vec::new());
+                let empty = [RecordBatch::new_empty(result.schema.clone())];
+                for batch in if batches.is_empty() { &empty } else { batches } {
+                    writer.write(batch).map_err(|e| {
+                        Error::user("CSV_NOT_POSSIBLE", "CSV has no form for a column of this type")
+                            .caused_by(e)
+                            .help("use --format json, or select plain columns")
+                    })?;
+                }
+                Ok(String::from_utf8_lossy(&writer.into_inner()).into_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `silverflow run`.
+
+use std::fmt::Write;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
+use clap::Args;
+use indicatif::ProgressBar;
+use silverflow::error::{Error, Result};
+use silverflow::runtime::{self, Progress, RunOptions, RunReport};
+
+use super::{Project, print};
+
+/// Arguments of `run`.
+#[derive(Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    project: Project,
+    /// Computing threads; the result does not depend on it.
+    #[arg(long, value_name = "N", default_value_t = default_workers(), value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+    /// Fix the wall clock: an ISO 8601 date or timestamp, UTC if it has no zone.
+    #[arg(long, value_name = "TIMESTAMP", value_parser = wall)]
+    wall: Option<DateTime<Utc>>,
+    /// Report as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+fn default_workers() -> u16 {
+    std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok()).unwrap_or(1)
+}
+
+fn wall(text: &str) -> std::result::Result<DateTime<Utc>, String> {
+    if let Ok(zoned) = DateTime::parse_from_rfc3339(text) {
+        return Ok(zoned.to_utc());
+    }
+    for format in ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"] {
+        if let Ok(local) = NaiveDateTime::parse_from_str(text, format) {
+            return Ok(local.and_utc());
+        }
+    }
+    NaiveDate::parse_from_str(text, "%Y-%m-%d")
+        .ok()
+        .and_then(|date| date.and_hms_opt(0, 0, 0))
+        .map(|local| local.and_utc())
+        .ok_or_else(|| "expected a date or a timestamp, such as 2026-06-30 or 2026-06-30T12:00:00Z".to_owned())
+}
+
+impl Run {
+    pub(super) fn run(&self) -> Result<()> {
+        let loaded = self.project.load()?;
+        for lint in &loaded.lints {
+            tracing::info!("{}: {} ({})", lint.code, lint.message, lint.span);
+        }
+        let spinner = ProgressBar::new_spinner();
+        let options = RunOptions {
+            workers: usize::from(self.workers),
+            wall: self.wall,
+            progress: Some(progress(&spinner)),
+            ..RunOptions::default()
+        };
+        let report = runtime::run(&loaded.pipeline, &options);
+        spinner.finish_and_clear();
+        let report = report?;
+        if self.json {
+            let text = serde_json::to_string(&report)
+                .map_err(|e| Error::internal("the report has no JSON form").caused_by(e))?;
+            return print(&format!("{text}\n"));
+        }
+        print(&render(&report))
+    }
+}
+
+/// A moving line on a terminal, plain lines elsewhere.
+fn progress(spinner: &ProgressBar) -> Progress {
+    if spinner.is_hidden() {
+        return Arc::new(|line| {
+            let _ = writeln!(io::stderr(), "{line}");
+        });
+    }
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let spinner = spinner.clone();
+    Arc::new(move |line| spinner.set_message(line.to_owned()))
+}
+
+fn render(report: &RunReport) -> String {
+    let mut out = String::new();
+    if report.epochs.is_empty() {
+        let _ = match report.last_epoch {
+            Some(epoch) => writeln!(out, "{}: nothing new since epoch {epoch}; nothing was committed", report.pipeline),
+            None => writeln!(out, "{}: there is nothing to read yet; nothing was committed", report.pipeline),
+        };
+        return out;
+    }
+    let epochs = match report.epochs.as_slice() {
+        [only] => format!("epoch {only}"),
+        many => format!(
+            "epochs {} to {}",
+            many.first().copied().unwrap_or_default(),
+            many.last().copied().unwrap_or_default()
+        ),
+    };
+    let _ = writeln!(out, "{}: {epochs} complete, {} files read", report.pipeline, report.files);
+    for table in &report.tables {
+        let _ = writeln!(out, "\n{} ({})", table.name, table.kind);
+        let _ = writeln!(
+            out,
+            "  rows read {}, valid {}, quarantined {}, dropped {}",
+            table.read, table.valid, table.quarantined, table.dropped
+        );
+        if table.kind.starts_with("AUTO CDC") {
+            let _ = writeln!(
+                out,
+                "  versions opened {}, closed {}, ties {}",
+                table.versions_opened, table.versions_closed, table.ties
+            );
+        }
+        let _ = writeln!(
+            out,
+            "  verdicts withdrawn {}; committed {} rows in, {} out",
+            table.verdicts_withdrawn, table.inserted, table.deleted
+        );
+        for rule in table.expectations.iter().filter(|rule| rule.failed != 0) {
+            let _ = write!(out, "  expectation {} ({}): passed {}, failed {}", rule.name, rule.action, rule.passed, rule.failed);
+            let mut notes = Vec::new();
+            if rule.null != 0 {
+                notes.push(format!("{} null", rule.null));
+            }
+            if rule.error != 0 {
+                notes.push(format!("{} with an error", rule.error));
+            }
+            let _ = if notes.is_empty() { writeln!(out) } else { writeln!(out, ", of these {}", notes.join(", ")) };
+        }
+        let _ = writeln!(out, "  {}", table.location);
+        if let Some(quarantine) = &table.quarantine_location {
+            let _ = writeln!(out, "  {quarantine}");
+        }
+    }
+    out
+}

@@ -1,0 +1,115 @@
+//! Arrow batches on the edges between stateless operators.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch};
+use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use silverflow_operators::{Epoch, HasEpoch};
+use timely::dataflow::Stream;
+
+/// Rows that come into or leave a dataset in one epoch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// When the change happens.
+    pub epoch: Epoch,
+    /// When the rows arrived from outside; differs from `epoch` for rows that come from a replay point's table. Known up
+    /// to the replay point, not behind a stateful operator.
+    pub arrived: Epoch,
+    /// The rows.
+    pub rows: RecordBatch,
+    /// By how much the multiplicity of each row changes; absent where each is added once.
+    pub diffs: Option<Arc<[i64]>>,
+}
+
+/// A stream of batches.
+pub type Batches<'s> = Stream<'s, Epoch, Vec<Batch>>;
+
+impl HasEpoch for Batch {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Batch {
+    /// Rows that are each added once.
+    pub fn added(epoch: Epoch, rows: RecordBatch) -> Self {
+        Batch { epoch, arrived: epoch, rows, diffs: None }
+    }
+
+    /// The change of multiplicity of row `index`.
+    pub fn diff(&self, index: usize) -> i64 {
+        self.diffs.as_ref().map_or(1, |d| d.get(index).copied().unwrap_or(0))
+    }
+
+    /// The changes of all rows in order.
+    pub fn each_diff(&self) -> impl Iterator<Item = i64> + '_ {
+        (0..self.rows.num_rows()).map(|i| self.diff(i))
+    }
+
+    /// How many rows come, not counting those that go.
+    pub fn coming(&self) -> i64 {
+        match &self.diffs {
+            None => i64::try_from(self.rows.num_rows()).unwrap_or(i64::MAX),
+            Some(diffs) => diffs.iter().filter(|d| **d > 0).sum(),
+        }
+    }
+
+    /// How many rows go.
+    pub fn going(&self) -> i64 {
+        self.diffs.as_ref().map_or(0, |diffs| diffs.iter().filter(|d| **d < 0).map(|d| -d).sum())
+    }
+
+    /// The same changes of other rows, one for one.
+    pub fn with_rows(&self, rows: RecordBatch) -> Self {
+        Batch { rows, diffs: self.diffs.clone(), ..*self }
+    }
+
+    /// The rows for which `mask` is true; all of them without a copy.
+    pub fn filter(&self, mask: &BooleanArray) -> Result<Batch, ArrowError> {
+        let chosen = mask.iter().filter(|m| *m == Some(true)).count();
+        if chosen == self.rows.num_rows() {
+            return Ok(self.clone());
+        }
+        let diffs = self.diffs.as_ref().map(|diffs| {
+            diffs.iter().zip(mask.iter()).filter(|(_, m)| *m == Some(true)).map(|(d, _)| *d).collect::<Arc<[i64]>>()
+        });
+        Ok(Batch { rows: filter_record_batch(&self.rows, mask)?, diffs, ..*self })
+    }
+
+    /// Splits into rows to add and rows to remove, each row as often as it is to be added or removed.
+    pub fn into_parts(self) -> Result<(RecordBatch, RecordBatch), ArrowError> {
+        let Some(diffs) = &self.diffs else {
+            let none = self.rows.slice(0, 0);
+            return Ok((self.rows, none));
+        };
+        let pick = |sign: i64| -> Result<RecordBatch, ArrowError> {
+            let mut indices = Vec::new();
+            for (index, diff) in (0i64..).zip(diffs.iter()) {
+                for _ in 0..(diff * sign).max(0) {
+                    indices.push(index);
+                }
+            }
+            take_record_batch(&self.rows, &Int64Array::from(indices))
+        };
+        Ok((pick(1)?, pick(-1)?))
+    }
+}
+
+/// Puts columns under another schema of the same types.
+pub fn relabel(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
+    let columns = columns
+        .into_iter()
+        .zip(schema.fields())
+        .map(|(column, field)| {
+            if column.data_type() == field.data_type() {
+                Ok(column)
+            } else {
+                arrow::compute::cast(&column, field.data_type())
+            }
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+}

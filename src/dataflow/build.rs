@@ -1,0 +1,364 @@
+//! Builds the timely dataflow of a plan on one worker: an operator, or a short chain under one name, for each dataset and
+//! each flow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use differential_dataflow::AsCollection;
+use silverflow_operators::{Closed, Diff, Epoch, Rows, commit};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::core::{Concatenate, Filter, OkErr};
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::generic::operator::empty;
+use timely::dataflow::{InputHandle, Scope, Stream};
+
+use super::batch::{Batch, Batches, relabel};
+use super::eval::run_steps;
+use super::fan::{Fan, fan_out};
+use super::fault::RowFault;
+use super::keyed::{distinct, match_rows};
+use super::merge::{Merged, merge};
+use super::metrics::Tally;
+use super::rules::{Judge, bad_row, internal};
+use crate::error::{Error, Result};
+use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, Step, Stored, WALL_COLUMN};
+
+/// Where batches enter a dataflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Inlet {
+    /// Rows of a source, with the wall behind them.
+    Source(usize),
+    /// Stored rows of a replay point.
+    Rows(usize),
+    /// Stored rows of a replay point's quarantine.
+    Quarantine(usize),
+}
+
+/// A table that a dataset keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableId {
+    /// The dataset's rows.
+    Rows(usize),
+    /// Its quarantine.
+    Quarantine(usize),
+}
+
+/// What a worker hands over.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The changes of a table in a closed epoch, as far as they are this worker's.
+    Changes {
+        /// The table.
+        table: TableId,
+        /// The epoch.
+        epoch: Epoch,
+        /// The changes.
+        batches: Vec<Batch>,
+    },
+    /// Faults of a closed epoch.
+    Faults {
+        /// The epoch.
+        epoch: Epoch,
+        /// The faults.
+        faults: Vec<RowFault>,
+    },
+}
+
+/// How a dataflow starts.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// Changes of epochs up to this one are already in the tables.
+    pub hydrated: Epoch,
+    /// Tables of which even those changes are wanted, because they will be set by comparison.
+    pub compare: BTreeSet<TableId>,
+    /// Replay points whose expectations have changed: stored rows are judged again.
+    pub rejudge: BTreeSet<usize>,
+}
+
+/// Handle of an inlet.
+pub type Handle = InputHandle<Epoch, CapacityContainerBuilder<Vec<Batch>>>;
+
+/// The ends of a dataflow on one worker.
+pub struct Dataflow {
+    /// Where batches enter.
+    pub inlets: BTreeMap<Inlet, Handle>,
+    /// How far each table, and the faults, are closed.
+    pub closed: Vec<Closed>,
+}
+
+impl Dataflow {
+    /// Every epoch below this is closed everywhere on this worker.
+    pub fn closed_below(&self) -> Epoch {
+        self.closed.iter().map(Closed::below).min().unwrap_or(Epoch::MAX)
+    }
+}
+
+/// What building needs on the way.
+pub struct Builder<'s> {
+    /// The dataflow's scope.
+    pub scope: Scope<'s, Epoch>,
+    /// Fault streams of all operators so far.
+    pub faults: Vec<Stream<'s, Epoch, Vec<RowFault>>>,
+}
+
+struct Edge<'s> {
+    stream: Batches<'s>,
+    width: usize,
+}
+
+impl<'s> Builder<'s> {
+    /// Separates faults from batches.
+    pub fn split_faults(&mut self, stream: Stream<'s, Epoch, Vec<Result<Batch, RowFault>>>) -> Batches<'s> {
+        let (batches, faults) = stream.ok_err(|item: Result<Batch, RowFault>| item);
+        self.faults.push(faults);
+        batches
+    }
+
+    /// Changes updates in place, message by message.
+    pub fn map_chunks<D: Clone + 'static>(
+        &mut self,
+        rows: Rows<'s, D>,
+        name: &str,
+        label: &str,
+        mut f: impl FnMut(&mut [(D, Epoch, Diff)]) -> Result<(), ArrowError> + 'static,
+    ) -> Rows<'s, D> {
+        let label = label.to_owned();
+        type Item<D> = Result<(D, Epoch, Diff), RowFault>;
+        let mapped = rows.inner.unary::<CapacityContainerBuilder<Vec<Item<D>>>, _, _, _>(Pipeline, name, move |_, _| {
+            move |input, output| {
+                input.for_each(|cap, data| {
+                    let mut session = output.session(&cap);
+                    match f(data.as_mut_slice()) {
+                        Ok(()) => session.give_iterator(data.drain(..).map(Ok)),
+                        Err(error) => {
+                            let epoch = data.first().map_or(0, |(_, epoch, _)| *epoch);
+                            data.clear();
+                            session.give(Err(internal(epoch, &label, error.to_string())));
+                        }
+                    }
+                });
+            }
+        });
+        let (rows, faults) = mapped.ok_err(|item: Item<D>| item);
+        self.faults.push(faults);
+        rows.as_collection()
+    }
+}
+
+/// Builds the dataflow. Every worker must call it with the same plan and start.
+pub fn build<'s>(
+    scope: Scope<'s, Epoch>,
+    plan: &Arc<Plan>,
+    start: &Start,
+    tally: &Tally,
+    outbox: &(impl Fn(Outcome) + Clone + 'static),
+) -> Result<Dataflow> {
+    let mut builder = Builder { scope, faults: Vec::new() };
+    let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();
+    let mut edges: BTreeMap<Input, Edge<'s>> = BTreeMap::new();
+    let mut closed = Vec::new();
+    for (index, source) in plan.sources.iter().enumerate() {
+        let stream = open(scope, &mut inlets, Inlet::Source(index));
+        edges.insert(Input::Source(index), Edge { stream, width: source.schema.fields().len() + 1 });
+    }
+    for (index, dataset) in plan.datasets.iter().enumerate() {
+        let label = dataset.label();
+        let judge = judge(index, dataset, tally);
+        let mut quarantine: Vec<Batches<'s>> = Vec::new();
+        let rows = match &dataset.feed {
+            Feed::Append(flows) => {
+                let mut streams = Vec::with_capacity(flows.len() + 1);
+                for (name, node) in flows {
+                    streams.push(build_node(&mut builder, &edges, node, &format!("flow {name}"), &label)?);
+                }
+                if start.rejudge.contains(&index) {
+                    streams.push(open(scope, &mut inlets, Inlet::Rows(index)));
+                }
+                let yielded = scope.concatenate(streams);
+                let (rows, quarantined) = judge_rows(&mut builder, yielded, judge.clone());
+                quarantine.push(quarantined);
+                rows
+            }
+            Feed::Cdc(cdc) => {
+                let mut inputs = Vec::with_capacity(cdc.flows.len());
+                for flow in &cdc.flows {
+                    inputs.push(build_node(&mut builder, &edges, &flow.input, &format!("flow {}", flow.name), &label)?);
+                }
+                let Merged { rows, quarantine: invalid } =
+                    merge(&mut builder, cdc, &dataset.schema, &judge, inputs)?;
+                quarantine.push(invalid);
+                rows
+            }
+        };
+        let mut rows = rows;
+        if dataset.replay_point && !start.rejudge.contains(&index) {
+            let stored = open(scope, &mut inlets, Inlet::Rows(index));
+            rows = scope.concatenate([rows, stored]);
+            if dataset.quarantine.is_some() {
+                quarantine.push(open(scope, &mut inlets, Inlet::Quarantine(index)));
+            }
+        }
+        let quarantine = scope.concatenate(quarantine);
+        if dataset.stored != Stored::No {
+            let mut keep = |stream: Batches<'s>, table: TableId| {
+                let wanted = if start.compare.contains(&table) { 0 } else { start.hydrated + 1 };
+                let stream = stream.filter(move |batch: &Batch| batch.epoch >= wanted);
+                let outbox = outbox.clone();
+                closed.push(commit(stream, empty::<_, Vec<RowFault>>(scope), &format!("commit {label}"), move |epoch, batches, _| {
+                    outbox(Outcome::Changes { table, epoch, batches });
+                }));
+            };
+            keep(rows.clone(), TableId::Rows(index));
+            if dataset.quarantine.is_some() {
+                keep(quarantine.clone(), TableId::Quarantine(index));
+            }
+        }
+        let width = dataset.schema.fields().len() + usize::from(dataset.wall);
+        edges.insert(Input::Dataset(index), Edge { stream: rows, width });
+        if let Some(schema) = &judge.quarantine {
+            edges.insert(Input::Quarantine(index), Edge { stream: quarantine, width: schema.fields().len() });
+        }
+    }
+    let faults = scope.concatenate(std::mem::take(&mut builder.faults));
+    let outbox = outbox.clone();
+    closed.push(commit(empty::<_, Vec<Batch>>(scope), faults, "faults", move |epoch, _, faults| {
+        outbox(Outcome::Faults { epoch, faults });
+    }));
+    Ok(Dataflow { inlets, closed })
+}
+
+fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet: Inlet) -> Batches<'s> {
+    let mut handle = Handle::new_with_builder();
+    let stream = handle.to_stream(scope);
+    inlets.insert(inlet, handle);
+    stream
+}
+
+fn judge(index: usize, dataset: &DatasetPlan, tally: &Tally) -> Judge {
+    let (schema, wall) = match &dataset.feed {
+        Feed::Append(_) if dataset.wall => (with_wall(&dataset.schema), true),
+        Feed::Append(_) => (Arc::clone(&dataset.schema), false),
+        Feed::Cdc(cdc) => {
+            (Arc::clone(&cdc.judged), cdc.judged.fields().last().is_some_and(|f| f.name() == WALL_COLUMN))
+        }
+    };
+    Judge {
+        dataset: index,
+        label: dataset.label(),
+        rules: dataset.rules.clone().into(),
+        schema,
+        quarantine: dataset.quarantine.as_ref().map(|q| if wall { with_wall(q) } else { Arc::clone(q) }),
+        wall,
+        tally: tally.clone(),
+    }
+}
+
+/// `schema` with the hidden wall column behind it.
+pub fn with_wall(schema: &SchemaRef) -> SchemaRef {
+    crate::plan::with_wall(schema)
+}
+
+fn judge_rows<'s>(builder: &mut Builder<'s>, input: Batches<'s>, judge: Judge) -> (Batches<'s>, Batches<'s>) {
+    let name = judge.label.clone();
+    let (rows, quarantined, faults, _) = fan_out(input, &name, move |batch, fan: &mut Fan<Batch, Batch, RowFault, ()>| {
+        let epoch = batch.epoch;
+        match judge.judge(batch) {
+            Ok(judged) => {
+                if judged.kept.rows.num_rows() > 0 {
+                    fan.first.push(judged.kept);
+                }
+                fan.second.extend(judged.quarantined);
+                fan.third.extend(judged.faults);
+            }
+            Err(error) => fan.third.push(judge.broken(epoch, &error)),
+        }
+    });
+    builder.faults.push(faults);
+    (rows, quarantined)
+}
+
+fn build_node<'s>(
+    builder: &mut Builder<'s>,
+    edges: &BTreeMap<Input, Edge<'s>>,
+    node: &Node,
+    name: &str,
+    label: &str,
+) -> Result<Batches<'s>> {
+    match node {
+        Node::Read { input, columns, schema } => {
+            let edge = edges.get(input).ok_or_else(|| Error::internal(format!("{input:?} is read before it is built")))?;
+            if columns.len() == edge.width && columns.iter().enumerate().all(|(i, c)| i == *c) {
+                return Ok(edge.stream.clone());
+            }
+            let (columns, schema, label) = (columns.clone(), Arc::clone(schema), label.to_owned());
+            let (batches, faults, _, _) =
+                fan_out(edge.stream.clone(), name, move |batch, fan: &mut Fan<Batch, RowFault, (), ()>| {
+                    let chosen = columns.iter().filter_map(|i| batch.rows.columns().get(*i).cloned()).collect();
+                    match relabel(&schema, chosen, batch.rows.num_rows()) {
+                        Ok(rows) => fan.first.push(batch.with_rows(rows)),
+                        Err(error) => fan.second.push(internal(batch.epoch, &label, error.to_string())),
+                    }
+                });
+            builder.faults.push(faults);
+            Ok(batches)
+        }
+        Node::Map { input, steps, .. } => {
+            let input = build_node(builder, edges, input, name, label)?;
+            Ok(map_steps(builder, input, steps.clone(), name, label))
+        }
+        Node::Union { inputs, schema } => {
+            let mut streams = Vec::with_capacity(inputs.len());
+            for input in inputs {
+                let stream = build_node(builder, edges, input, name, label)?;
+                streams.push(if input.schema() == schema {
+                    stream
+                } else {
+                    let columns = (0..schema.fields().len())
+                        .map(|i| {
+                            let name = input.schema().fields().get(i).map_or("", |f| f.name().as_str());
+                            Arc::new(datafusion::physical_expr::expressions::Column::new(name, i)) as _
+                        })
+                        .collect();
+                    let relabelled = vec![Step::Project { columns, schema: Arc::clone(schema) }];
+                    map_steps(builder, stream, relabelled, name, label)
+                });
+            }
+            Ok(builder.scope.concatenate(streams))
+        }
+        Node::Distinct { input, schema } => {
+            let input = build_node(builder, edges, input, name, label)?;
+            distinct(builder, input, schema, name, label)
+        }
+        Node::Match(node) => {
+            let rows = build_node(builder, edges, &node.rows, name, label)?;
+            let reference = build_node(builder, edges, &node.reference, name, label)?;
+            match_rows(builder, node, rows, reference, name, label)
+        }
+    }
+}
+
+fn map_steps<'s>(
+    builder: &mut Builder<'s>,
+    input: Batches<'s>,
+    steps: Vec<Step>,
+    name: &str,
+    label: &str,
+) -> Batches<'s> {
+    let label = label.to_owned();
+    let flow = name.strip_prefix("flow ").map(str::to_owned);
+    let (batches, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Batch, RowFault, (), ()>| {
+        let epoch = batch.epoch;
+        match run_steps(&steps, batch) {
+            Ok(batch) if batch.rows.num_rows() > 0 => fan.first.push(batch),
+            Ok(_) => {}
+            Err((bad, rows)) => {
+                fan.second.push(bad_row(epoch, &label, flow.as_deref(), bad.message, &rows, bad.index));
+            }
+        }
+    });
+    builder.faults.push(faults);
+    batches
+}

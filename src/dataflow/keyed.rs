@@ -1,0 +1,276 @@
+//! Batches to keyed rows for the stateful operators, and back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, new_null_array};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use differential_dataflow::{AsCollection, ExchangeData};
+use silverflow_operators::{Dedup, Diff, Distinct, EquiJoin, Epoch, JoinKind, Lookup, LookupKind, Row, Rows};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::Stream;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::Operator;
+
+use super::batch::{Batch, Batches, relabel};
+use super::build::Builder;
+use super::codec::{Codec, normalise, varies};
+use super::eval::evaluate_rows;
+use super::fan::{Fan, fan_out};
+use super::fault::RowFault;
+use super::rules::{bad_row, internal};
+use crate::error::{Error, Result};
+use crate::plan::{MatchKind, MatchNode, WALL_COLUMN};
+
+/// Rows in a batch that leaves a stateful operator.
+const BATCH_ROWS: usize = 8192;
+
+type Update<D> = (D, Epoch, Diff);
+
+/// Encodes batches to keyed rows; a failing batch becomes a fault.
+pub fn encode<'s, D: ExchangeData>(
+    builder: &mut Builder<'s>,
+    input: Batches<'s>,
+    name: &str,
+    mut rows: impl FnMut(&Batch) -> Result<Vec<Option<D>>, RowFault> + 'static,
+) -> Rows<'s, D> {
+    let (updates, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Update<D>, RowFault, (), ()>| {
+        if batch.rows.num_rows() == 0 {
+            return;
+        }
+        match rows(&batch) {
+            Ok(items) => {
+                for (index, item) in items.into_iter().enumerate() {
+                    if let Some(item) = item {
+                        fan.first.push((item, batch.epoch, isize::try_from(batch.diff(index)).unwrap_or_default()));
+                    }
+                }
+            }
+            Err(fault) => fan.second.push(fault),
+        }
+    });
+    builder.faults.push(faults);
+    updates.as_collection()
+}
+
+/// Decodes keyed rows to batches of at most [`BATCH_ROWS`] rows.
+pub fn decode<'s, D: Clone + 'static>(
+    builder: &mut Builder<'s>,
+    input: Rows<'s, D>,
+    name: &str,
+    label: &str,
+    mut columns: impl FnMut(Epoch, &[(D, i64)]) -> Result<arrow::array::RecordBatch, ArrowError> + 'static,
+) -> Batches<'s> {
+    let label = label.to_owned();
+    let decoded: Stream<'s, Epoch, Vec<Result<Batch, RowFault>>> = input
+        .inner
+        .unary_frontier::<CapacityContainerBuilder<Vec<Result<Batch, RowFault>>>, _, _, _>(
+            Pipeline,
+            name,
+            move |_, _| {
+                move |(input, _), output| {
+                    // What arrives in one activation is decoded together: batches stay large.
+                    let mut epochs: BTreeMap<Epoch, Vec<(D, i64)>> = BTreeMap::new();
+                    let mut permit: Option<timely::dataflow::operators::Capability<Epoch>> = None;
+                    input.for_each(|cap, data| {
+                        if let Some(cap) = cap.retain_least(0)
+                            && permit.as_ref().is_none_or(|held| cap.time() < held.time())
+                        {
+                            permit = Some(cap);
+                        }
+                        for (item, epoch, diff) in data.drain(..) {
+                            epochs.entry(epoch).or_default().push((item, diff as i64));
+                        }
+                    });
+                    let Some(permit) = permit else { return };
+                    for (epoch, items) in epochs {
+                        let cap = permit.delayed(&epoch);
+                        let mut session = output.session(&cap);
+                        for chunk in items.chunks(BATCH_ROWS) {
+                            session.give(match columns(epoch, chunk) {
+                                Ok(rows) => Ok(Batch { epoch, arrived: epoch, rows, diffs: diffs(chunk) }),
+                                Err(error) => Err(internal(epoch, &label, error.to_string())),
+                            });
+                        }
+                    }
+                }
+            },
+        );
+    builder.split_faults(decoded)
+}
+
+fn diffs<D>(chunk: &[(D, i64)]) -> Option<Arc<[i64]>> {
+    if chunk.iter().all(|(_, d)| *d == 1) { None } else { Some(chunk.iter().map(|(_, d)| *d).collect()) }
+}
+
+fn broken(epoch: Epoch, label: &str) -> impl Fn(ArrowError) -> RowFault + '_ {
+    move |error| internal(epoch, label, error.to_string())
+}
+
+pub(super) fn codec(schema: &SchemaRef, label: &str) -> Result<Codec> {
+    Codec::of(schema).map_err(|e| {
+        Error::user("NOT_SUPPORTED", "rows of these types cannot be kept in state yet").caused_by(e).dataset(label)
+    })
+}
+
+/// DISTINCT over all columns.
+pub fn distinct<'s>(
+    builder: &mut Builder<'s>,
+    input: Batches<'s>,
+    schema: &SchemaRef,
+    name: &str,
+    label: &str,
+) -> Result<Batches<'s>> {
+    let out = codec(schema, label)?;
+    let rows_name = format!("{name}: rows");
+    let operator = format!("{name}: distinct");
+    let owner = label.to_owned();
+    let unique = if schema.fields().iter().any(|f| varies(f.data_type())) {
+        let (keys, values) = (codec(schema, label)?, codec(schema, label)?);
+        encode(builder, input, &rows_name, move |batch| {
+            let wrong = broken(batch.epoch, &owner);
+            let normal = normalise(batch.rows.columns()).map_err(&wrong)?;
+            let keys = keys.encode(&normal).map_err(&wrong)?;
+            let values = values.encode(batch.rows.columns()).map_err(&wrong)?;
+            Ok(keys.into_iter().zip(values).map(Some).collect())
+        })
+        .dedup(&operator)
+    } else {
+        let values = codec(schema, label)?;
+        encode(builder, input, &rows_name, move |batch| {
+            let values = values.encode(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
+            Ok(values.into_iter().map(Some).collect())
+        })
+        .distinct_rows(&operator)
+    };
+    let schema = Arc::clone(schema);
+    Ok(decode(builder, unique, &format!("{name}: batches"), label, move |_, items: &[(Row, i64)]| {
+        let columns = out.decode(items.iter().map(|(row, _)| row.as_bytes()))?;
+        relabel(&schema, columns, items.len())
+    }))
+}
+
+/// The key of each row; `None` where a null in it matches nothing.
+fn keys(arrays: &[ArrayRef], codec: &Codec, null_equal: bool) -> Result<Vec<Option<Row>>, ArrowError> {
+    let rows = codec.encode(&normalise(arrays)?)?;
+    if null_equal {
+        return Ok(rows.into_iter().map(Some).collect());
+    }
+    let mut nulls: Option<NullBuffer> = None;
+    for array in arrays {
+        nulls = NullBuffer::union(nulls.as_ref(), array.logical_nulls().as_ref());
+    }
+    Ok(match nulls {
+        None => rows.into_iter().map(Some).collect(),
+        Some(nulls) => rows.into_iter().zip(nulls.iter()).map(|(row, valid)| valid.then_some(row)).collect(),
+    })
+}
+
+/// An equality join of `rows` with `reference`.
+pub fn match_rows<'s>(
+    builder: &mut Builder<'s>,
+    node: &MatchNode,
+    rows: Batches<'s>,
+    reference: Batches<'s>,
+    name: &str,
+    label: &str,
+) -> Result<Batches<'s>> {
+    let presence = matches!(node.kind, MatchKind::Semi | MatchKind::Anti | MatchKind::Mark);
+    let key_type = |exprs: &[Arc<dyn datafusion::physical_expr::PhysicalExpr>], schema: &SchemaRef| {
+        exprs.iter().map(|e| e.data_type(schema)).collect::<Result<Vec<_>, _>>()
+    };
+    let wrong = |e| Error::internal("the type of a join key").caused_by(e).dataset(label);
+    let row_types = key_type(&node.row_key, node.rows.schema()).map_err(wrong)?;
+    let reference_types = key_type(&node.reference_key, node.reference.schema()).map_err(wrong)?;
+    if row_types != reference_types {
+        return Err(Error::user(
+            "JOIN_TYPE_MISMATCH",
+            format!("the sides of a join compare {row_types:?} with {reference_types:?}; cast one of them"),
+        )
+        .dataset(label));
+    }
+    let new_codec = || {
+        Codec::new(&row_types).map_err(|e| {
+            Error::user("NOT_SUPPORTED", "a join key of this type is not supported").caused_by(e).dataset(label)
+        })
+    };
+    let null_equal = node.null_equal;
+
+    let (key_codec, value_codec) = (new_codec()?, codec(node.rows.schema(), label)?);
+    let (exprs, owner) = (node.row_key.clone(), label.to_owned());
+    let rows = encode(builder, rows, &format!("{name}: rows"), move |batch| {
+        let wrong = broken(batch.epoch, &owner);
+        let mut arrays = Vec::with_capacity(exprs.len());
+        for expr in &exprs {
+            arrays.push(
+                evaluate_rows(expr, &batch.rows)
+                    .map_err(|e| bad_row(batch.epoch, &owner, None, e.message, &batch.rows, e.index))?,
+            );
+        }
+        let keys = keys(&arrays, &key_codec, null_equal).map_err(&wrong)?;
+        let values = value_codec.encode(batch.rows.columns()).map_err(&wrong)?;
+        Ok(keys.into_iter().zip(values).map(Some).collect())
+    });
+
+    let (key_codec, value_codec) = (new_codec()?, codec(node.reference.schema(), label)?);
+    let (exprs, owner) = (node.reference_key.clone(), label.to_owned());
+    let reference = encode(builder, reference, &format!("{name}: reference"), move |batch| {
+        let wrong = broken(batch.epoch, &owner);
+        let mut arrays = Vec::with_capacity(exprs.len());
+        for expr in &exprs {
+            arrays.push(
+                evaluate_rows(expr, &batch.rows)
+                    .map_err(|e| bad_row(batch.epoch, &owner, None, e.message, &batch.rows, e.index))?,
+            );
+        }
+        let keys = keys(&arrays, &key_codec, null_equal).map_err(&wrong)?;
+        let values = if presence {
+            vec![Row::default(); keys.len()]
+        } else {
+            value_codec.encode(batch.rows.columns()).map_err(&wrong)?
+        };
+        Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
+    });
+
+    let operator = format!("{name}: {}", if node.unique { "lookup" } else { "join" });
+    let matched = match (node.unique, node.kind) {
+        (false, MatchKind::Left) => rows.equi_join(reference, JoinKind::Left, &operator),
+        (false, MatchKind::Inner) => rows.equi_join(reference, JoinKind::Inner, &operator),
+        (_, MatchKind::Left | MatchKind::Mark) => rows.lookup(reference, LookupKind::Left, &operator),
+        (_, MatchKind::Inner) => rows.lookup(reference, LookupKind::Inner, &operator),
+        (_, MatchKind::Semi) => rows.lookup(reference, LookupKind::Semi, &operator),
+        (_, MatchKind::Anti) => rows.lookup(reference, LookupKind::Anti, &operator),
+    };
+
+    let row_codec = codec(node.rows.schema(), label)?;
+    let reference_schema = if presence { Arc::new(Schema::empty()) } else { Arc::clone(node.reference.schema()) };
+    let reference_codec = codec(&reference_schema, label)?;
+    let nulls: Vec<ArrayRef> = reference_schema.fields().iter().map(|f: &FieldRef| new_null_array(f.data_type(), 1)).collect();
+    let null_row = if presence {
+        Row::default()
+    } else {
+        let encoded = reference_codec.encode(&nulls).map_err(|e| Error::internal("a null row").caused_by(e))?;
+        encoded.into_iter().next().unwrap_or_default()
+    };
+    let (schema, kind) = (Arc::clone(&node.schema), node.kind);
+    let walled = node.rows.schema().fields().last().is_some_and(|f| f.name() == WALL_COLUMN);
+    Ok(decode(builder, matched, &format!("{name}: batches"), label, move |_, items: &[((Row, Option<Row>), i64)]| {
+        let mut columns = row_codec.decode(items.iter().map(|((row, _), _)| row.as_bytes()))?;
+        let wall = if walled { columns.pop() } else { None };
+        match kind {
+            MatchKind::Left | MatchKind::Inner => {
+                let found = items.iter().map(|((_, r), _)| r.as_ref().unwrap_or(&null_row).as_bytes());
+                columns.extend(reference_codec.decode(found)?);
+            }
+            MatchKind::Mark => {
+                let found: BooleanArray = items.iter().map(|((_, r), _)| Some(r.is_some())).collect();
+                columns.push(Arc::new(found));
+            }
+            MatchKind::Semi | MatchKind::Anti => {}
+        }
+        columns.extend(wall);
+        relabel(&schema, columns, items.len())
+    }))
+}

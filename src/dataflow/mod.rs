@@ -1,0 +1,18 @@
+//! From a plan to a timely dataflow: Arrow batches between stateless operators, packed rows in keyed ones.
+
+mod batch;
+mod build;
+mod codec;
+mod eval;
+mod fan;
+mod fault;
+mod keyed;
+mod merge;
+mod metrics;
+mod rules;
+
+pub use batch::{Batch, relabel};
+pub use codec::Codec;
+pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
+pub use fault::{RowFault, SHOWN_ROWS};
+pub use metrics::{Counts, RuleCounts, Tally};

@@ -1,0 +1,230 @@
+//! Expectations: one pass that judges every row by every rule and sends it where the verdicts say.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, ListBuilder, RecordBatch, StringBuilder};
+use arrow::datatypes::{Field, SchemaRef};
+use arrow::error::ArrowError;
+use silverflow_operators::Epoch;
+
+use super::batch::{Batch, relabel};
+use super::eval::{Outcome, judge, row_json};
+use super::fault::{RowFault, SHOWN_ROWS};
+use super::metrics::Tally;
+use crate::error::Fault;
+use crate::pipeline::Action;
+use crate::plan::Rule;
+
+/// Judges the rows of one dataset.
+#[derive(Clone)]
+pub struct Judge {
+    /// Index of the dataset in the plan.
+    pub dataset: usize,
+    /// Its name for reports.
+    pub label: String,
+    /// The rules.
+    pub rules: Arc<[Rule]>,
+    /// Columns of the dataset's edge, the wall last if it carries one.
+    pub schema: SchemaRef,
+    /// Columns of the quarantine's edge: those of the table, then the wall if the dataset carries one.
+    pub quarantine: Option<SchemaRef>,
+    /// Rows carry the wall.
+    pub wall: bool,
+    /// Where to count.
+    pub tally: Tally,
+}
+
+/// Where the rows of a batch go.
+pub struct Judged {
+    /// To the dataset.
+    pub kept: Batch,
+    /// Which of the rows those are.
+    pub keep: BooleanArray,
+    /// To the quarantine, with the names of the violated rules.
+    pub quarantined: Option<Batch>,
+    /// Violations of rules with the action FAIL.
+    pub faults: Vec<RowFault>,
+}
+
+/// Why a row is in quarantine for another reason than a rule.
+pub struct Reason<'a> {
+    /// Name in `_dq_failed`.
+    pub name: &'a str,
+    /// The rows, by index.
+    pub rows: &'a BooleanArray,
+}
+
+impl Judge {
+    /// Judges a batch. FAIL comes before QUARANTINE, QUARANTINE before DROP, DROP before WARN. A row that is taken back is
+    /// judged as it was when it came, and never fails the epoch.
+    pub fn judge(&self, batch: Batch) -> Result<Judged, ArrowError> {
+        let rows = batch.rows.num_rows();
+        let coming = batch.coming();
+        if self.rules.is_empty() || rows == 0 {
+            self.tally.count(batch.epoch, self.dataset, |c| {
+                c.yielded += coming;
+                c.kept += coming;
+            });
+            let keep = BooleanArray::from(vec![true; rows]);
+            return Ok(Judged { kept: batch, keep, quarantined: None, faults: Vec::new() });
+        }
+        let outcomes: Vec<Vec<Outcome>> = self.rules.iter().map(|rule| judge(&rule.condition, &batch.rows)).collect();
+        let mut faults = Vec::new();
+        for (rule, outcomes) in self.rules.iter().zip(&outcomes) {
+            if rule.action == Action::Fail {
+                faults.extend(self.fault(rule, outcomes, &batch));
+            }
+        }
+        let verdict = |index: usize| {
+            self.rules
+                .iter()
+                .zip(&outcomes)
+                .filter(|(_, o)| o.get(index) != Some(&Outcome::True))
+                .map(|(r, _)| r.action)
+                .filter(|a| *a != Action::Fail)
+                .max()
+        };
+        let verdicts: Vec<Option<Action>> = (0..rows).map(verdict).collect();
+        let is = |action: Action| verdicts.iter().map(|v| Some(*v == Some(action))).collect::<BooleanArray>();
+        let quarantine = is(Action::Quarantine);
+        let drop = is(Action::Drop);
+        let keep: BooleanArray =
+            verdicts.iter().map(|v| Some(!matches!(v, Some(Action::Quarantine | Action::Drop)))).collect();
+        let kept = batch.filter(&keep)?;
+        let quarantined = if quarantine.true_count() > 0 {
+            let failed = self.failed(&outcomes, &quarantine);
+            Some(self.quarantine(&batch.filter(&quarantine)?, failed)?)
+        } else {
+            None
+        };
+        let dropped = batch.filter(&drop)?.coming();
+        self.tally.count(batch.epoch, self.dataset, |c| {
+            c.yielded += coming;
+            c.kept += kept.coming();
+            c.dropped += if drop.true_count() > 0 { dropped } else { 0 };
+            if let Some(quarantined) = &quarantined {
+                c.quarantined += quarantined.coming();
+                c.withdrawn += quarantined.going();
+            }
+            for (index, outcomes) in outcomes.iter().enumerate() {
+                let counts = c.rule(index);
+                for (outcome, diff) in outcomes.iter().zip(batch.each_diff()).filter(|(_, d)| *d > 0) {
+                    match outcome {
+                        Outcome::True => counts.passed += diff,
+                        Outcome::False => counts.failed += diff,
+                        Outcome::Null => {
+                            counts.failed += diff;
+                            counts.null += diff;
+                        }
+                        Outcome::Error => {
+                            counts.failed += diff;
+                            counts.error += diff;
+                        }
+                    }
+                }
+            }
+        });
+        Ok(Judged { kept, keep, quarantined, faults })
+    }
+
+    /// Quarantines rows for a reason that is no rule of the user's.
+    pub fn quarantine_for(&self, batch: &Batch, reasons: &[Reason<'_>]) -> Result<Batch, ArrowError> {
+        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new("element", arrow::datatypes::DataType::Utf8, true));
+        for index in 0..batch.rows.num_rows() {
+            for reason in reasons {
+                if reason.rows.value(index) {
+                    names.values().append_value(reason.name);
+                }
+            }
+            names.append(true);
+        }
+        let coming = batch.coming();
+        self.tally.count(batch.epoch, self.dataset, |c| {
+            c.yielded += coming;
+            c.quarantined += coming;
+            c.withdrawn += batch.going();
+        });
+        self.quarantine(batch, Arc::new(names.finish()))
+    }
+
+    fn failed(&self, outcomes: &[Vec<Outcome>], chosen: &BooleanArray) -> ArrayRef {
+        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new("element", arrow::datatypes::DataType::Utf8, true));
+        for (index, _) in chosen.iter().enumerate().filter(|(_, c)| *c == Some(true)) {
+            for (rule, outcomes) in self.rules.iter().zip(outcomes) {
+                if outcomes.get(index) != Some(&Outcome::True) {
+                    names.values().append_value(&rule.name);
+                }
+            }
+            names.append(true);
+        }
+        Arc::new(names.finish())
+    }
+
+    fn quarantine(&self, batch: &Batch, failed: ArrayRef) -> Result<Batch, ArrowError> {
+        let Some(schema) = &self.quarantine else {
+            return Err(ArrowError::SchemaError(format!("{} has no quarantine", self.label)));
+        };
+        let mut columns: Vec<ArrayRef> = batch.rows.columns().to_vec();
+        let at = if self.wall { columns.len().saturating_sub(1) } else { columns.len() };
+        columns.insert(at, failed);
+        Ok(batch.with_rows(relabel(schema, columns, batch.rows.num_rows())?))
+    }
+
+    fn fault(&self, rule: &Rule, outcomes: &[Outcome], batch: &Batch) -> Option<RowFault> {
+        let violating: Vec<usize> = outcomes
+            .iter()
+            .enumerate()
+            .filter(|(i, o)| **o != Outcome::True && batch.diff(*i) > 0)
+            .map(|(i, _)| i)
+            .collect();
+        if violating.is_empty() {
+            return None;
+        }
+        Some(RowFault {
+            epoch: batch.epoch,
+            dataset: self.label.clone(),
+            flow: None,
+            rule: Some(rule.name.clone()),
+            code: "EXPECTATION_VIOLATED",
+            fault: Fault::Data,
+            message: format!("rows violate the expectation {} ({}), whose action is FAIL", rule.name, rule.text),
+            count: violating.len() as u64,
+            rows: violating.iter().take(SHOWN_ROWS).map(|i| row_json(&batch.rows, *i)).collect(),
+        })
+    }
+
+    /// A fault of ours.
+    pub fn broken(&self, epoch: Epoch, error: &ArrowError) -> RowFault {
+        internal(epoch, &self.label, error.to_string())
+    }
+}
+
+/// A fault that data should not be able to cause.
+pub fn internal(epoch: Epoch, dataset: &str, message: String) -> RowFault {
+    RowFault {
+        epoch,
+        dataset: dataset.to_owned(),
+        flow: None,
+        rule: None,
+        code: "INTERNAL",
+        fault: Fault::Internal,
+        message,
+        count: 0,
+        rows: Vec::new(),
+    }
+}
+
+/// A row on which an expression of a definition fails.
+pub fn bad_row(epoch: Epoch, dataset: &str, flow: Option<&str>, message: String, rows: &RecordBatch, index: usize) -> RowFault {
+    RowFault {
+        epoch,
+        dataset: dataset.to_owned(),
+        flow: flow.map(str::to_owned),
+        rule: None,
+        code: "ROW_EXPRESSION_FAILED",
+        fault: Fault::User,
+        message: format!("an expression fails on a row: {message}"),
+        count: 1,
+        rows: vec![row_json(rows, index)],
+    }
+}

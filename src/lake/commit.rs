@@ -1,0 +1,320 @@
+//! Applying an epoch's changes to a table: exactly the difference, once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::SchemaRef;
+use roaring::RoaringBitmap;
+use serde_json::{Map, Value, json};
+
+use super::data::{DataFile, FILE_ROWS, Packer, Reader};
+use super::index::{ByHash, Position, RowHash, RowHasher, RowIndex};
+use super::log::{Entry, Outcome, now_millis};
+use super::storage::blocking;
+use super::table::Table;
+use super::types::{conform, stored_schema};
+use super::vector::VectorFile;
+use crate::error::{Error, Result};
+
+/// How often a commit begins again after another writer moved rows to other files.
+const ATTEMPTS: usize = 5;
+
+/// The changes of one epoch to one table.
+#[derive(Clone, Debug, Default)]
+pub struct Commit {
+    /// The epoch. Epochs of a table rise.
+    pub epoch: u64,
+    /// Rows that come, a multiset, in the table's schema.
+    pub inserts: Vec<RecordBatch>,
+    /// Rows that go, a multiset of whole rows, in the table's schema.
+    pub deletes: Vec<RecordBatch>,
+    /// Numbers to be kept with the commit, beside its own.
+    pub metrics: BTreeMap<String, u64>,
+}
+
+/// What a commit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Delta version of the commit.
+    pub version: i64,
+    /// Rows that came.
+    pub inserted: u64,
+    /// Rows that went.
+    pub deleted: u64,
+    /// Bytes written: data, vectors and log.
+    pub bytes: u64,
+}
+
+/// The difference between inserts and deletes.
+struct Difference {
+    inserts: Vec<RecordBatch>,
+    /// A hash for each row of `inserts`, where they are needed.
+    hashes: Option<Vec<RowHash>>,
+    deletes: ByHash<usize>,
+}
+
+impl Table {
+    /// Applies the changes of an epoch: equal rows in inserts and deletes cancel, new rows become a data file, deleted
+    /// ones a bit in a deletion vector, and one entry of the log holds both with the epoch. When it returns, everything
+    /// is durable. `None` if there is no difference, or if the table is already at the epoch or past it.
+    ///
+    /// Costs what changes. The first delete of an open table reads the table once to learn where its rows are; from
+    /// then on 24 bytes and slack are held for each live row.
+    ///
+    /// # Errors
+    /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; internal if a row to delete is not
+    /// there; external errors of the storage. After an error the table is as it was before, here and on disk.
+    pub async fn commit(&mut self, commit: Commit) -> Result<Option<Committed>> {
+        let epoch = commit.epoch;
+        let name = self.name.clone();
+        self.commit_epoch(commit).await.map_err(|e| e.dataset(name).epoch(epoch))
+    }
+
+    async fn commit_epoch(&mut self, commit: Commit) -> Result<Option<Committed>> {
+        if self.epoch.is_some_and(|x| x >= commit.epoch) {
+            return Ok(None);
+        }
+        let rows = |batches: &[RecordBatch]| batches.iter().any(|x| x.num_rows() > 0);
+        let (any_inserts, any_deletes) = (rows(&commit.inserts), rows(&commit.deletes));
+        if !any_inserts && !any_deletes {
+            return Ok(None);
+        }
+        if any_deletes && self.index.is_none() {
+            self.build_index().await?;
+        }
+        let schema = Arc::clone(&self.schema);
+        let hashed = any_deletes || self.index.is_some();
+        let Commit { epoch, inserts, deletes, metrics } = commit;
+        let difference = blocking(move || Difference::of(&inserts, &deletes, &schema, hashed)).await?;
+        if difference.inserts.is_empty() && difference.deletes.is_empty() {
+            return Ok(None);
+        }
+        let difference = Arc::new(difference);
+        for _ in 0..ATTEMPTS {
+            if let Some(done) = self.try_commit(epoch, &difference, &metrics).await? {
+                return Ok(Some(done));
+            }
+            self.reload().await?;
+            if self.epoch.is_some_and(|x| x >= epoch) {
+                return Ok(None);
+            }
+            if !difference.deletes.is_empty() {
+                self.build_index().await?;
+            }
+        }
+        Err(Error::external("TABLE_CHANGED_OUTSIDE", format!("the table {} is rewritten again and again", self.location())))
+    }
+
+    /// One attempt on the version that is known; `None` if another entry came first: one that changed no rows, or the
+    /// epoch itself.
+    async fn try_commit(&mut self, epoch: u64, difference: &Arc<Difference>, metrics: &BTreeMap<String, u64>) -> Result<Option<Committed>> {
+        let now = now_millis();
+        let gone = self.locate(&difference.deletes)?;
+        let (stored, work) = (Arc::clone(&self.stored), Arc::clone(difference));
+        let encoded = blocking(move || {
+            let mut packer = Packer::new(&stored, now);
+            for batch in &work.inserts {
+                packer.push(&conform(batch, &stored)?)?;
+            }
+            packer.finish()
+        })
+        .await?;
+
+        let mut writes: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut added: Vec<DataFile> = Vec::new();
+        for part in encoded {
+            writes.push((format!("{}/{}", self.location, part.file.path), part.bytes));
+            added.push(part.file);
+        }
+        let mut vectors = VectorFile::new();
+        let mut touched: Vec<(u32, Option<DataFile>)> = Vec::new();
+        let mut actions: Vec<Value> = Vec::new();
+        for (id, rows) in by_file(&gone) {
+            let file = self.files.get(&id).ok_or_else(|| Error::internal("a row in a file that is not in the table"))?;
+            actions.push(file.remove(true, now));
+            let mut dead = (*file.dead).clone();
+            dead |= rows;
+            let left = if dead.len() < file.rows {
+                let vector = vectors.push(&dead)?;
+                let file = file.with_dead(dead, vector);
+                actions.push(file.add(true));
+                Some(file)
+            } else {
+                None
+            };
+            touched.push((id, left));
+        }
+        actions.extend(added.iter().map(|x| x.add(true)));
+        writes.extend(vectors.finish().map(|(name, bytes)| (format!("{}/{name}", self.location), bytes)));
+
+        let inserted: u64 = added.iter().map(|x| x.rows).sum();
+        let deleted = gone.len() as u64;
+        let written: usize = writes.iter().map(|x| x.1.len()).sum();
+        let mut numbers: Map<String, Value> = Map::new();
+        for (key, value) in [
+            ("numOutputRows", inserted),
+            ("numDeletedRows", deleted),
+            ("numAddedFiles", added.len() as u64),
+            ("numTouchedFiles", touched.len() as u64),
+            ("numOutputBytes", written as u64),
+        ] {
+            numbers.insert(key.into(), json!(value.to_string()));
+        }
+        numbers.extend(metrics.iter().map(|(key, value)| (key.clone(), json!(value.to_string()))));
+        let parameters: Map<String, Value> =
+            [("outputMode", json!("Update")), ("queryId", json!(self.app_id)), ("epochId", json!(epoch.to_string()))]
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect();
+        let mut entry = Entry::new("STREAMING UPDATE", parameters, numbers, now);
+        let transaction = i64::try_from(epoch).map_err(|_| Error::internal("an epoch beyond what Delta can count"))?;
+        entry.transaction(&self.app_id, transaction, now);
+        actions.into_iter().for_each(|x| entry.push(x));
+
+        let version = self.version + 1;
+        let bytes = entry.bytes();
+        let total = (written + bytes.len()) as u64;
+        self.lake.write_files(writes).await?;
+        if entry.create(&self.lake, &self.location, version, bytes).await? != Outcome::Committed {
+            return Ok(None);
+        }
+
+        for (id, file) in touched {
+            match file {
+                Some(file) => self.files.insert(id, file),
+                None => self.files.remove(&id),
+            };
+        }
+        let first = self.next_file;
+        for file in added {
+            self.files.insert(self.next_file, file);
+            self.next_file += 1;
+        }
+        if let Some(index) = &mut self.index {
+            for (hash, position) in gone {
+                index.remove(hash, position);
+            }
+            for (hash, position) in difference.hashes.iter().flatten().zip(positions(first)) {
+                index.insert(*hash, position);
+            }
+        }
+        self.version = version;
+        self.epoch = Some(epoch);
+        Ok(Some(Committed { version, inserted, deleted, bytes: total }))
+    }
+
+    fn locate(&self, deletes: &ByHash<usize>) -> Result<Vec<(RowHash, Position)>> {
+        let mut gone = Vec::new();
+        if deletes.is_empty() {
+            return Ok(gone);
+        }
+        let index = self.index.as_ref().ok_or_else(|| Error::internal("no index of rows"))?;
+        for (hash, count) in deletes {
+            let found = index.lowest(hash, *count);
+            if found.len() < *count {
+                return Err(Error::internal(format!(
+                    "{} of {count} equal rows to delete are not in the table {}",
+                    count - found.len(),
+                    self.location()
+                )));
+            }
+            gone.extend(found.into_iter().map(|x| (*hash, x)));
+        }
+        Ok(gone)
+    }
+
+    /// Learns where every live row is.
+    async fn build_index(&mut self) -> Result<()> {
+        let (lake, location, schema) = (self.lake.clone(), self.location.clone(), Arc::clone(&self.schema));
+        let files: Vec<(u32, DataFile)> = self.files.iter().map(|(id, file)| (*id, file.clone())).collect();
+        let rows = usize::try_from(self.rows()).unwrap_or(0);
+        let runtime = tokio::runtime::Handle::current();
+        let index = blocking(move || {
+            let hashes = stored_schema(&schema)?;
+            let hasher = RowHasher::new(&hashes)?;
+            let mut index = RowIndex::with_capacity(rows);
+            for (id, file) in files {
+                let mut reader = Reader::open(&lake, &location, &file, &hashes, &runtime)?;
+                while let Some(next) = reader.next_rows() {
+                    let (batch, rows) = next?;
+                    for (hash, row) in hasher.hash(&batch)?.into_iter().zip(rows) {
+                        index.insert(hash, Position { file: id, row });
+                    }
+                }
+            }
+            Ok(index)
+        })
+        .await?;
+        self.index = Some(index);
+        Ok(())
+    }
+}
+
+/// Positions of rows that are written one after the other, beginning with a file.
+pub(crate) fn positions(first: u32) -> impl Iterator<Item = Position> {
+    (first..).flat_map(|file| (0..FILE_ROWS as u32).map(move |row| Position { file, row }))
+}
+
+fn by_file(gone: &[(RowHash, Position)]) -> BTreeMap<u32, RoaringBitmap> {
+    let mut files: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
+    for (_, position) in gone {
+        files.entry(position.file).or_default().insert(position.row);
+    }
+    files
+}
+
+impl Difference {
+    fn of(inserts: &[RecordBatch], deletes: &[RecordBatch], schema: &SchemaRef, hashed: bool) -> Result<Difference> {
+        let stored = stored_schema(schema)?;
+        let exact = |batch: &RecordBatch| {
+            if batch.num_columns() == schema.fields().len() {
+                conform(batch, &stored)
+            } else {
+                Err(Error::internal(format!("rows of {} columns for a table of {}", batch.num_columns(), schema.fields().len())))
+            }
+        };
+        let rows = |batches: &[RecordBatch]| batches.iter().filter(|x| x.num_rows() > 0).map(exact).collect::<Result<Vec<_>>>();
+        let (mut inserts, deletes) = (rows(inserts)?, rows(deletes)?);
+        if !hashed {
+            return Ok(Difference { inserts, hashes: None, deletes: ByHash::default() });
+        }
+        let hasher = RowHasher::new(&stored)?;
+        let mut going: ByHash<usize> = ByHash::default();
+        for batch in &deletes {
+            for hash in hasher.hash(batch)? {
+                *going.entry(hash).or_default() += 1;
+            }
+        }
+        let mut hashes = Vec::new();
+        let mut coming = Vec::with_capacity(inserts.len());
+        for batch in inserts.drain(..) {
+            let before = hashes.len();
+            let keep: Vec<bool> = hasher
+                .hash(&batch)?
+                .into_iter()
+                .map(|hash| match going.get_mut(&hash) {
+                    Some(count) if *count > 0 => {
+                        *count -= 1;
+                        false
+                    }
+                    _ => {
+                        hashes.push(hash);
+                        true
+                    }
+                })
+                .collect();
+            match hashes.len() - before {
+                0 => {}
+                all if all == batch.num_rows() => coming.push(batch),
+                _ => coming.push(
+                    filter_record_batch(&batch, &BooleanArray::from(keep))
+                        .map_err(|e| Error::internal("rows cannot be filtered").caused_by(e))?,
+                ),
+            }
+        }
+        going.retain(|_, count| *count > 0);
+        Ok(Difference { inserts: coming, hashes: Some(hashes), deletes: going })
+    }
+}

@@ -1,0 +1,130 @@
+//! The log of one table: entries are created put-if-absent, one version after the other, and whoever won is read.
+
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::storage::Lake;
+use crate::error::{Error, Result};
+
+/// Who writes, as the log says it.
+const ENGINE: &str = concat!("silverflow/", env!("CARGO_PKG_VERSION"));
+
+/// What became of an attempt to write the next version.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The entry is this version now.
+    Committed,
+    /// Another writer only moved rows to other files; the attempt can be repeated on the new version.
+    Rewritten,
+    /// The same epoch is there already: an attempt that had seemed to fail.
+    Repeated,
+}
+
+/// One entry of the log while it is put together.
+pub(crate) struct Entry {
+    id: Uuid,
+    transaction: Option<(String, i64)>,
+    lines: Vec<Value>,
+}
+
+impl Entry {
+    /// An entry for an operation, told in terms of Delta's `commitInfo`.
+    pub(crate) fn new(operation: &str, parameters: Map<String, Value>, metrics: Map<String, Value>, now: i64) -> Self {
+        let id = Uuid::new_v4();
+        let info = json!({ "commitInfo": {
+            "timestamp": now,
+            "operation": operation,
+            "operationParameters": parameters,
+            "operationMetrics": metrics,
+            "isBlindAppend": false,
+            "engineInfo": ENGINE,
+            "txnId": id.to_string(),
+        }});
+        Entry { id, transaction: None, lines: vec![info] }
+    }
+
+    /// Adds an action.
+    pub(crate) fn push(&mut self, action: Value) {
+        self.lines.push(action);
+    }
+
+    /// Adds the transaction that makes the entry happen once.
+    pub(crate) fn transaction(&mut self, app_id: &str, epoch: i64, now: i64) {
+        self.transaction = Some((app_id.to_owned(), epoch));
+        self.push(json!({ "txn": { "appId": app_id, "version": epoch, "lastUpdated": now } }));
+    }
+
+    /// The entry's bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.lines.len() * 400);
+        for line in &self.lines {
+            out.extend(line.to_string().into_bytes());
+            out.push(b'\n');
+        }
+        out
+    }
+
+    /// Creates the entry as `version` of the table at `location`, where `bytes` are its bytes.
+    ///
+    /// Never tries another version: whether the entry still means the same there is for the caller to know.
+    pub(crate) async fn create(&self, lake: &Lake, location: &str, version: i64, bytes: Vec<u8>) -> Result<Outcome> {
+        let path = entry_path(location, version);
+        // A store may report a conflict although nothing landed, so a winner that cannot be found is looked for again.
+        for _ in 0..5 {
+            if lake.put_new(&path, bytes.clone()).await? {
+                return Ok(Outcome::Committed);
+            }
+            if let Some(winner) = lake.get(&path).await? {
+                return self.judge(&winner, lake, location, version);
+            }
+        }
+        Err(Error::external("STORAGE_FAILED", format!("{} can neither be created nor read", lake.display(&path))))
+    }
+
+    fn judge(&self, winner: &[u8], lake: &Lake, location: &str, version: i64) -> Result<Outcome> {
+        let changed = |what: &str| {
+            Error::external(
+                "TABLE_CHANGED_OUTSIDE",
+                format!("the table {} changed outside the flow: version {version} is {what}", lake.display(location)),
+            )
+            .help("let no one else write to the tables of a pipeline; run with --full-refresh to set the table right")
+        };
+        let actions = parse(winner).map_err(|e| changed("not readable").caused_by(e))?;
+        let info = actions.iter().find_map(|x| x.get("commitInfo"));
+        let field = |name: &str| info.and_then(|x| x.get(name)).and_then(Value::as_str).unwrap_or("unknown");
+        if field("txnId") == self.id.to_string() {
+            return Ok(Outcome::Committed);
+        }
+        let repeated = |(app_id, epoch): &(String, i64)| {
+            actions.iter().filter_map(|x| x.get("txn")).any(|x| {
+                x.get("appId").and_then(Value::as_str) == Some(app_id) && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
+            })
+        };
+        if self.transaction.as_ref().is_some_and(repeated) {
+            return Ok(Outcome::Repeated);
+        }
+        let harmless = actions.iter().all(|action| {
+            let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
+            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none()) && moves("add") && moves("remove")
+        });
+        if harmless {
+            return Ok(Outcome::Rewritten);
+        }
+        Err(changed(&format!("{} by {}", field("operation"), field("engineInfo"))))
+    }
+}
+
+/// Where an entry lies.
+pub(crate) fn entry_path(location: &str, version: i64) -> String {
+    format!("{location}/_delta_log/{version:020}.json")
+}
+
+/// The actions of an entry.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Value>, serde_json::Error> {
+    serde_json::Deserializer::from_slice(bytes).into_iter().collect()
+}
+
+/// Milliseconds of the machine's clock, for the fields of the log that want it. No result depends on it.
+pub(crate) fn now_millis() -> i64 {
+    chrono::Utc::now().timestamp_millis()
+}

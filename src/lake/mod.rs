@@ -1,0 +1,29 @@
+//! Delta tables, the epoch log and what else is durable under a pipeline's storage.
+//!
+//! This is the only module that touches Delta logs and the object store. It knows nothing of datasets and flows:
+//! a [`Table`] takes the exact changes of an epoch and applies them, an [`EpochLog`] keeps what was read and decided.
+//! Everything async needs a multi-threaded tokio runtime.
+
+mod commit;
+mod compact;
+mod data;
+mod epochs;
+mod index;
+mod log;
+pub mod query;
+mod scan;
+pub mod schemas;
+mod stats;
+mod storage;
+mod table;
+#[cfg(test)]
+mod tests;
+pub mod types;
+mod vector;
+
+pub use commit::{Commit, Committed};
+pub use compact::Maintained;
+pub use epochs::{Abort, Begin, Complete, EpochLog, FileId, History, Position};
+pub use scan::{RowStream, Scan};
+pub use storage::Lake;
+pub use table::{Table, TableSpec};

@@ -1,0 +1,103 @@
+//! The clock in expressions. `current_timestamp()`, `now()` and `current_date()` are planned as volatile markers (so that
+//! the optimizer neither folds nor moves them) and then become expressions over the hidden column [`WALL_COLUMN`].
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DataFusionError, Result, internal_err};
+use datafusion::logical_expr::{
+    Cast, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+use super::schema::{WALL_COLUMN, wall_type};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reading {
+    Timestamp,
+    Date,
+    Local,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Clock {
+    name: &'static str,
+    reading: Reading,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Clock {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(match self.reading {
+            Reading::Timestamp => wall_type(),
+            Reading::Date => DataType::Date32,
+            Reading::Local => DataType::Timestamp(TimeUnit::Microsecond, None),
+        })
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        internal_err!("the clock was not bound to an epoch")
+    }
+}
+
+pub(super) fn clock_functions() -> Vec<ScalarUDF> {
+    [
+        ("now", Reading::Timestamp),
+        ("current_timestamp", Reading::Timestamp),
+        ("current_date", Reading::Date),
+        ("curdate", Reading::Date),
+        ("today", Reading::Date),
+        ("localtimestamp", Reading::Local),
+    ]
+    .into_iter()
+    .map(|(name, reading)| {
+        ScalarUDF::new_from_impl(Clock { name, reading, signature: Signature::nullary(Volatility::Volatile) })
+    })
+    .collect()
+}
+
+fn reading(expr: &Expr) -> Option<Reading> {
+    match expr {
+        Expr::ScalarFunction(function) => {
+            (function.func.inner().as_ref() as &dyn Any).downcast_ref::<Clock>().map(|clock| clock.reading)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the expression reads the clock.
+pub(super) fn reads_clock(expr: &Expr) -> bool {
+    expr.exists(|e| Ok(reading(e).is_some())).unwrap_or(false)
+}
+
+/// Turns the clock into expressions over the wall column, in the session's time zone.
+pub(super) fn bind_clock(expr: Expr, zone: &Arc<str>) -> Result<Expr, DataFusionError> {
+    Ok(expr
+        .transform_up(|e| {
+            let Some(reading) = reading(&e) else { return Ok(Transformed::no(e)) };
+            let wall = Expr::Column(Column::new_unqualified(WALL_COLUMN));
+            let local = |expr: Expr| {
+                Expr::Cast(Cast::new(
+                    Box::new(expr),
+                    DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::clone(zone))),
+                ))
+            };
+            Ok(Transformed::yes(match reading {
+                Reading::Timestamp => wall,
+                Reading::Date => Expr::Cast(Cast::new(Box::new(local(wall)), DataType::Date32)),
+                Reading::Local => {
+                    Expr::Cast(Cast::new(Box::new(local(wall)), DataType::Timestamp(TimeUnit::Microsecond, None)))
+                }
+            }))
+        })?
+        .data)
+}

@@ -1,0 +1,84 @@
+//! The DataFusion session in which queries are planned: Spark's functions over DataFusion's, the names of the clock, and
+//! the options that Spark's SQL needs.
+
+use std::sync::Arc;
+
+use datafusion::config::Dialect;
+use datafusion::execution::FunctionRegistry;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::functions::datetime;
+use datafusion::functions_nested::array_filter::array_filter_higher_order_function;
+use datafusion::optimizer::common_subexpr_eliminate::CommonSubexprEliminate;
+use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
+use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
+use datafusion::optimizer::eliminate_duplicated_expr::EliminateDuplicatedExpr;
+use datafusion::optimizer::eliminate_outer_join::EliminateOuterJoin;
+use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
+use datafusion::optimizer::optimize_projections::OptimizeProjections;
+use datafusion::optimizer::push_down_filter::PushDownFilter;
+use datafusion::optimizer::rewrite_set_comparison::RewriteSetComparison;
+use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
+use datafusion::optimizer::OptimizerRule;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use super::clock::clock_functions;
+use crate::error::{Error, Result};
+
+/// A session for planning the queries of pipelines. `clock` replaces `current_timestamp()` and its kin by markers that
+/// the planner turns into the wall of the row's epoch; without it they read the machine's clock, as ad-hoc queries do.
+///
+/// The optimizer rules are listed, so that a plan, and with it a fingerprint, changes only when this list does.
+pub fn session(clock: bool) -> Result<SessionContext> {
+    let mut config = SessionConfig::new().with_information_schema(false);
+    {
+        let options = config.options_mut();
+        options.sql_parser.dialect = Dialect::Databricks;
+        options.sql_parser.enable_ident_normalization = false;
+        options.sql_parser.map_string_types_to_utf8view = false;
+        options.sql_parser.collect_spans = true;
+        options.sql_parser.default_null_ordering = "nulls_min".to_owned();
+        options.execution.parquet.schema_force_view_types = false;
+        options.execution.enable_ansi_mode = true;
+        options.execution.time_zone = Some("UTC".to_owned());
+    }
+    let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+    if clock {
+        builder = builder.with_optimizer_rules(rules());
+    }
+    let mut state = builder.build();
+    let options = Arc::clone(state.config_options());
+    let failed = |e| Error::internal("the functions of the planner cannot be registered").caused_by(e);
+    datafusion_spark::register_all(&mut state).map_err(failed)?;
+    for function in [
+        datetime::to_timestamp_seconds(&options).as_ref().clone().with_aliases(["timestamp_seconds"]),
+        datetime::to_timestamp_millis(&options).as_ref().clone().with_aliases(["timestamp_millis"]),
+        datetime::to_timestamp_micros(&options).as_ref().clone().with_aliases(["timestamp_micros"]),
+    ] {
+        state.register_udf(Arc::new(function)).map_err(failed)?;
+    }
+    let filter = array_filter_higher_order_function();
+    state
+        .register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"])))
+        .map_err(failed)?;
+    if clock {
+        for function in clock_functions() {
+            state.register_udf(Arc::new(function)).map_err(failed)?;
+        }
+    }
+    Ok(SessionContext::new_with_state(state))
+}
+
+fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    vec![
+        Arc::new(RewriteSetComparison::new()),
+        Arc::new(SimplifyExpressions::new()),
+        Arc::new(DecorrelatePredicateSubquery::new()),
+        Arc::new(ExtractEquijoinPredicate::new()),
+        Arc::new(EliminateDuplicatedExpr::new()),
+        Arc::new(EliminateCrossJoin::new()),
+        Arc::new(EliminateOuterJoin::new()),
+        Arc::new(PushDownFilter::new()),
+        Arc::new(CommonSubexprEliminate::new()),
+        Arc::new(OptimizeProjections::new()),
+    ]
+}

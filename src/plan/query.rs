@@ -1,0 +1,136 @@
+//! A declared query as an optimised DataFusion plan, and DataFusion's errors as ours.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::{Column, DFSchema, DataFusionError, SchemaError, TableReference};
+use datafusion::datasource::empty::EmptyTable;
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
+
+use super::identifiers::fold;
+use crate::error::{Error, Result, Span};
+use crate::pipeline::{Query, Source, near_miss};
+
+/// The session in which a pipeline's queries are planned, and the definition files for places in messages.
+pub(super) struct Planner<'a> {
+    pub(super) session: SessionContext,
+    pub(super) sources: &'a BTreeMap<String, Arc<Source>>,
+}
+
+impl Planner<'_> {
+    /// The file in which a span lies.
+    pub(super) fn source(&self, span: &Span) -> Option<&Source> {
+        self.sources.get(&span.file).map(Arc::as_ref)
+    }
+}
+
+/// Plans `query`, whose relation `$n` has the columns `schemas[n]`.
+pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[SchemaRef]) -> Result<LogicalPlan> {
+    let session = &planner.session;
+    let wrong = |e| from_datafusion(e, &query.span, planner.source(&query.span));
+    let mut ast = (*query.ast).clone();
+    fold(&mut ast, schemas);
+    for (index, schema) in schemas.iter().enumerate() {
+        let name = TableReference::bare(format!("${index}"));
+        session.deregister_table(name.clone()).map_err(wrong)?;
+        session.register_table(name, Arc::new(EmptyTable::new(Arc::clone(schema)))).map_err(wrong)?;
+    }
+    let state = session.state();
+    let statement = Statement::Statement(Box::new(ast::Statement::Query(Box::new(ast))));
+    let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(wrong)?;
+    state.optimize(&plan).map_err(wrong)
+}
+
+/// Plans an expression over the columns of one relation, with types coerced. `alias` qualifies them, as in `orders.id`.
+pub(super) fn plan_expr(
+    planner: &Planner<'_>,
+    expr: &ast::Expr,
+    schema: &SchemaRef,
+    alias: &str,
+    span: &Span,
+) -> Result<(Expr, DFSchema, DataType)> {
+    let wrong = |e| from_datafusion(e, span, planner.source(span));
+    let mut expr = expr.clone();
+    fold(&mut expr, std::slice::from_ref(schema));
+    let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
+    let state = planner.session.state();
+    let expr = state
+        .create_logical_expr_from_sql_expr(ast::ExprWithAlias { expr, alias: None }, &columns)
+        .map_err(wrong)?;
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::new(columns.clone()))
+        .with_config_options(Arc::clone(state.config_options()))
+        .build();
+    let mut expr = ExprSimplifier::new(context).coerce(expr, &columns).map_err(wrong)?;
+    for rewrite in state.analyzer().function_rewrites() {
+        use datafusion::common::tree_node::TreeNode;
+        expr = expr
+            .transform_up(|e| rewrite.rewrite(e, &columns, state.config_options()))
+            .map_err(wrong)?
+            .data;
+    }
+    let data_type = expr.get_type(&columns).map_err(wrong)?;
+    Ok((expr, columns, data_type))
+}
+
+fn shown(column: &Column) -> String {
+    column.name.clone()
+}
+
+/// An error of the planner as ours, with the place in the definition where the planner tells it.
+pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Source>) -> Error {
+    let place = error
+        .diagnostic()
+        .and_then(|d| d.span)
+        .zip(source)
+        .filter(|(at, _)| at.start.line > 0)
+        .map_or_else(|| span.clone(), |(at, source)| {
+            let location = |l: datafusion::common::Location| Location { line: l.line, column: l.column };
+            source.span(AstSpan { start: location(at.start), end: location(at.end) })
+        });
+    let root = error.find_root();
+    let planned = match root {
+        DataFusionError::SchemaError(schema_error, _) => match schema_error.as_ref() {
+            SchemaError::FieldNotFound { field, valid_fields } => {
+                let names: Vec<String> = valid_fields.iter().map(shown).collect();
+                let wanted = shown(field);
+                let mut error = Error::user("UNKNOWN_COLUMN", format!("there is no column {wanted}"));
+                error = match near_miss(&wanted, names.iter().map(String::as_str)) {
+                    Some(near) => error.help(format!("did you mean {near}?")),
+                    None => error.help(format!("the columns are {}", names.join(", "))),
+                };
+                error
+            }
+            SchemaError::AmbiguousReference { field } => Error::user(
+                "AMBIGUOUS_COLUMN",
+                format!("column {} stands in more than one relation", shown(field)),
+            )
+            .help("qualify it with the relation's name"),
+            other => Error::user("INVALID_QUERY", other.to_string()),
+        },
+        DataFusionError::NotImplemented(message) => Error::user("NOT_SUPPORTED", message.clone()),
+        DataFusionError::Plan(message) | DataFusionError::Execution(message)
+            if message.starts_with("Invalid function") =>
+        {
+            let mut lines = message.lines();
+            let first = lines.next().unwrap_or_default();
+            let name = first.split('\'').nth(1).unwrap_or_default();
+            let mut error = Error::user("UNKNOWN_FUNCTION", format!("there is no function {name}"));
+            if let Some(near) = message.split("Did you mean '").nth(1).and_then(|rest| rest.split('\'').next()) {
+                error = error.help(format!("did you mean {near}?"));
+            }
+            error
+        }
+        DataFusionError::Plan(message) => Error::user("INVALID_QUERY", message.clone()),
+        DataFusionError::Internal(message) => Error::internal(message.clone()),
+        other => Error::user("INVALID_QUERY", other.strip_backtrace()),
+    };
+    planned.at(&place)
+}

@@ -1,0 +1,70 @@
+//! Hydration: what replay points hold goes back into the dataflow, as of the last complete epoch.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use tokio::runtime::Handle;
+
+use super::columns::{add_wall, by_arrival};
+use super::worker::{Mail, ToWorker};
+use crate::dataflow::{Batch, Inlet, relabel, with_wall};
+use crate::error::{Error, Result};
+use crate::lake::Table;
+
+/// Stored rows on their way to an inlet.
+pub struct Hydration<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// As of this version; the newest if absent.
+    pub version: Option<i64>,
+    /// Only rows that arrived in this epoch, if given.
+    pub only: Option<u64>,
+    /// Where they go.
+    pub inlet: Inlet,
+    /// The epoch in which they enter.
+    pub epoch: u64,
+    /// Columns on the inlet's edge, without the wall.
+    pub schema: arrow::datatypes::SchemaRef,
+    /// The edge carries the wall.
+    pub wall: bool,
+    /// Leave off this many columns before the epoch: a quarantine's reasons, when rows are judged anew.
+    pub drop_last: usize,
+}
+
+impl Hydration<'_> {
+    /// Sends the rows.
+    pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
+        let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
+        let mut rows = match self.version {
+            Some(version) => io.block_on(self.table.scan_at(version))?,
+            None => self.table.scan(),
+        };
+        let (mut sent, mut next) = (0, 0);
+        while let Some(batch) = io.block_on(rows.next()) {
+            for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
+                if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
+                    continue;
+                }
+                let mut columns = part.columns().to_vec();
+                columns.truncate(columns.len().saturating_sub(self.drop_last));
+                let mut part = relabel(&self.schema, columns, part.num_rows()).map_err(wrong)?;
+                if self.wall {
+                    let wall = walls.get(&arrived).copied().ok_or_else(|| {
+                        Error::external("EPOCH_LOG_DAMAGED", format!("the epoch log has no wall for epoch {arrived}"))
+                            .dataset(self.table.name())
+                    })?;
+                    let schema = with_wall(&self.schema);
+                    let walled = add_wall(&part, wall).map_err(wrong)?;
+                    part = relabel(&schema, walled.columns().to_vec(), walled.num_rows()).map_err(wrong)?;
+                }
+                sent += part.num_rows() as u64;
+                next += 1;
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None };
+                if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
+                    return Err(Error::internal("the workers have ended"));
+                }
+            }
+        }
+        Ok(sent)
+    }
+}

@@ -1,0 +1,86 @@
+//! Runs a plan: actors that read, compute and commit, one epoch after the other.
+//!
+//! | actor | thread | mailbox | job |
+//! |---|---|---|---|
+//! | supervisor | the caller's | events of all others | cuts epochs, writes the epoch log, decides, stops everything |
+//! | ingress | one a source and epoch | none | reads files and table versions to batches |
+//! | worker | one a timely worker | batches and epoch ends, bounded | computes; its operators never block |
+//! | committer | one a table | closed epochs, bounded | writes files and commits |
+
+mod columns;
+mod commit;
+mod definitions;
+mod hydrate;
+mod ingress;
+mod outside;
+mod query;
+mod report;
+mod supervisor;
+mod tables;
+mod worker;
+
+use chrono::{DateTime, Utc};
+
+use crate::error::{Error, Result};
+use crate::pipeline::Pipeline;
+use crate::plan::{Plan, analyze};
+
+pub use query::{QueryResult, query};
+pub use report::{RuleReport, RunReport, TableReport};
+
+/// Takes lines of progress.
+pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How to run.
+#[derive(Clone)]
+pub struct RunOptions {
+    /// Timely workers, that is, computing threads. The result does not depend on it.
+    pub workers: usize,
+    /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
+    pub wall: Option<DateTime<Utc>>,
+    /// Called with what is being done, as work goes on.
+    pub progress: Option<Progress>,
+    /// Called on a worker before it takes in an epoch; for tests of containment.
+    #[doc(hidden)]
+    pub before_epoch: Option<fn(usize, u64)>,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        RunOptions { workers: 1, wall: None, progress: None, before_epoch: None }
+    }
+}
+
+/// Runs the pipeline over everything that is new, and ends.
+///
+/// Tables change by exactly the difference; where there is none, nothing is committed. A run that was interrupted is
+/// finished first.
+///
+/// # Errors
+/// Mistakes of the pipeline (user), rows that violate an expectation with the action FAIL (data), files and storage
+/// (external). In each case the epoch at hand is in no table, or is finished by the next run.
+pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
+    let io = io()?;
+    supervisor::run(pipeline, options, io.handle())
+}
+
+/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources.
+///
+/// # Errors
+/// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
+pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
+    let io = io()?;
+    let lake = io.block_on(crate::lake::Lake::open(&pipeline.storage))?;
+    analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
+}
+
+fn io() -> Result<tokio::runtime::Runtime> {
+    // Readers of tables with deletion vectors hold a blocking thread a file.
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4096)
+        .enable_all()
+        .thread_name("silverflow-io")
+        .build()
+        .map_err(|e| Error::external("NO_THREADS", "the runtime for input and output cannot start").caused_by(e))
+}

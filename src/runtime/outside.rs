@@ -1,0 +1,45 @@
+//! Schemas of what lies outside, for the planner. An inferred schema is remembered, so that it never changes later.
+
+use arrow::datatypes::SchemaRef;
+use tokio::runtime::Handle;
+
+use crate::error::Result;
+use crate::lake::{Lake, schemas};
+use crate::pipeline::TableName;
+use crate::plan::{Outside, SourceKind};
+use crate::sources::{DeltaSource, FileSource};
+
+/// The world outside, as seen from a storage.
+pub struct LakeOutside {
+    /// The storage.
+    pub lake: Lake,
+    /// Where input and output run.
+    pub io: Handle,
+    /// Keep inferred schemas; `dry-run` does not.
+    pub remember: bool,
+}
+
+impl Outside for LakeOutside {
+    fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef> {
+        match kind {
+            SourceKind::Files(read) => {
+                let source = FileSource::new(read)?;
+                if let Some(schema) = &read.schema {
+                    return Ok(source.declared(schema));
+                }
+                if let Some(schema) = self.io.block_on(schemas::load(&self.lake, id))? {
+                    return Ok(schema);
+                }
+                let schema = source.infer(&source.discover(|_| false, false)?)?;
+                if self.remember { self.io.block_on(schemas::save(&self.lake, id, &schema)) } else { Ok(schema) }
+            }
+            SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
+                self.io.block_on(async { DeltaSource::open(&self.lake, location).await?.schema().await })
+            }
+        }
+    }
+
+    fn location(&self, name: &TableName) -> String {
+        self.lake.table_location(name)
+    }
+}

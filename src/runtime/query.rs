@@ -1,0 +1,177 @@
+//! Ad-hoc queries on the tables of a pipeline, all of them as of the last complete epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::TableReference;
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::dialect::DatabricksDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+use super::io;
+use crate::error::{Error, Result, Span};
+use crate::lake::{EpochLog, Lake, query as tables};
+use crate::pipeline::{DatasetKind, Pipeline, Source, TableName, near_miss};
+use crate::plan::{fold_identifiers, from_datafusion, lift_explode, session};
+
+/// The rows of a query.
+#[derive(Clone, Debug)]
+pub struct QueryResult {
+    /// Columns.
+    pub schema: SchemaRef,
+    /// Rows.
+    pub batches: Vec<RecordBatch>,
+}
+
+/// Answers a SELECT from the pipeline's tables, pinned to the last complete epoch. Every stored dataset and its quarantine
+/// can be named with one to three parts; names are matched without regard to case.
+///
+/// # Errors
+/// A query that cannot be parsed or planned (user), tables that cannot be read (external).
+pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
+    io()?.block_on(answer(pipeline, sql))
+}
+
+async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
+    let source = Source::new("<query>", sql);
+    let whole =
+        Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
+    let parsed = Parser::parse_sql(&DatabricksDialect {}, sql).map_err(|e| {
+        let message = e.to_string();
+        let place = source.span_of_message(&message).unwrap_or_else(|| whole.clone());
+        Error::user("PARSE_SYNTAX_ERROR", message).at(&place)
+    })?;
+    let mut query = match <[ast::Statement; 1]>::try_from(parsed) {
+        Ok([ast::Statement::Query(query)]) => query,
+        _ => {
+            return Err(Error::user("NOT_A_QUERY", "a query is one SELECT")
+                .help("tables change through the pipeline's own flows"));
+        }
+    };
+    let lake = Lake::open(&pipeline.storage).await?;
+    let (_, history) = EpochLog::load(&lake).await?;
+    let mut relations = Relations { pipeline, ctes: BTreeSet::new(), found: Vec::new(), unknown: None };
+    let _ = VisitMut::visit(&mut query, &mut relations);
+    if let Some(error) = relations.unknown {
+        return Err(error.at(&whole));
+    }
+    let context = session(false)?;
+    let mut schemas: Vec<SchemaRef> = Vec::new();
+    for (index, (table, key)) in relations.found.iter().enumerate() {
+        let missing = || {
+            Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first")
+        };
+        if history.last_complete.is_none() {
+            return Err(missing());
+        }
+        let version = history.versions.get(key).copied();
+        let provider =
+            tables::provider(&lake, &lake.table_location(table), version).await?.ok_or_else(missing)?;
+        schemas.push(provider.schema());
+        context
+            .register_table(TableReference::bare(name_of(index)), provider)
+            .map_err(|e| Error::internal("a table cannot be registered").caused_by(e))?;
+    }
+    lift_explode(&mut query);
+    fold_identifiers(&mut *query, &schemas);
+    let wrong = |e| from_datafusion(e, &whole, Some(&source));
+    let statement = Statement::Statement(Box::new(ast::Statement::Query(query)));
+    let plan = context.state().statement_to_plan(statement).await.map_err(wrong)?;
+    let frame = context.execute_logical_plan(plan).await.map_err(wrong)?;
+    let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
+    let batches = frame.collect().await.map_err(wrong)?;
+    Ok(QueryResult { schema, batches })
+}
+
+fn name_of(index: usize) -> String {
+    format!("${index}")
+}
+
+/// Replaces the names of tables by numbers.
+struct Relations<'a> {
+    pipeline: &'a Pipeline,
+    ctes: BTreeSet<String>,
+    /// Tables, and the keys of their versions in the epoch log.
+    found: Vec<(TableName, String)>,
+    unknown: Option<Error>,
+}
+
+impl Relations<'_> {
+    fn tables(&self) -> BTreeMap<TableName, String> {
+        let mut tables = BTreeMap::new();
+        for dataset in self.pipeline.datasets.values().filter(|d| d.kind != DatasetKind::TemporaryView) {
+            tables.insert(dataset.name.clone(), dataset.name.to_string());
+            let quarantine = dataset.name.quarantine();
+            if !self.pipeline.datasets.contains_key(&quarantine) {
+                tables.insert(quarantine, format!("{} quarantine", dataset.name));
+            }
+        }
+        tables
+    }
+
+    fn resolve(&self, parts: &[&str]) -> Result<(TableName, String)> {
+        let (catalog, schema) = (&self.pipeline.catalog, &self.pipeline.schema);
+        let name = match parts {
+            [table] => TableName::new(catalog, schema, *table),
+            [schema, table] => TableName::new(catalog, *schema, *table),
+            [catalog, schema, table] => TableName::new(*catalog, *schema, *table),
+            _ => return Err(Error::user("TABLE_OR_VIEW_NOT_FOUND", format!("{} is no table's name", parts.join(".")))),
+        };
+        let tables = self.tables();
+        if let Some((name, key)) = tables.get_key_value(&name) {
+            return Ok((name.clone(), key.clone()));
+        }
+        if self.pipeline.datasets.get(&name).is_some() {
+            return Err(Error::user("VIEW_NOT_STORED", format!("{name} is a temporary view, which is not stored"))
+                .help("query a table that reads it"));
+        }
+        let error = Error::user("TABLE_OR_VIEW_NOT_FOUND", format!("the pipeline has no table {}", parts.join(".")));
+        let names: Vec<&str> = tables.keys().map(|t| t.table.as_str()).collect();
+        Err(match near_miss(&name.table, names.iter().copied()) {
+            Some(near) => error.help(format!("did you mean {near}?")),
+            None => error.help(format!("its tables are {}", names.join(", "))),
+        })
+    }
+}
+
+impl VisitorMut for Relations<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
+        let names = query.with.iter().flat_map(|with| &with.cte_tables).map(|cte| cte.alias.name.value.to_lowercase());
+        self.ctes.extend(names);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        let TableFactor::Table { name, alias, args: None, .. } = factor else { return ControlFlow::Continue(()) };
+        let parts: Vec<&str> = name.0.iter().filter_map(|p| p.as_ident().map(|i| i.value.as_str())).collect();
+        if let [only] = parts.as_slice()
+            && self.ctes.contains(&only.to_lowercase())
+        {
+            return ControlFlow::Continue(());
+        }
+        match self.resolve(&parts) {
+            Ok(found) => {
+                let index = self.found.iter().position(|known| *known == found).unwrap_or_else(|| {
+                    self.found.push(found.clone());
+                    self.found.len() - 1
+                });
+                if alias.is_none() {
+                    let name = Ident::new(found.0.table);
+                    *alias = Some(TableAlias { name, columns: Vec::new(), explicit: true, at: None });
+                }
+                *name = ObjectName::from(vec![Ident::with_quote('`', name_of(index))]);
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                self.unknown = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}

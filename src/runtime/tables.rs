@@ -1,0 +1,127 @@
+//! The Delta tables of a plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use tokio::runtime::Handle;
+
+use super::columns::with_epoch;
+use super::definitions::table_key;
+use super::report::{RuleReport, TableReport, action_name};
+use crate::dataflow::TableId;
+use crate::error::Result;
+use crate::lake::{History, Lake, Table, TableSpec};
+use crate::pipeline::{DatasetKind, ScdType};
+use crate::plan::{DatasetPlan, Feed, Plan, Stored};
+
+/// Open tables, until their committers take them.
+pub(super) struct Tables {
+    open: BTreeMap<TableId, (Table, String)>,
+    /// The last epoch of each table.
+    pub(super) epochs: BTreeMap<TableId, Option<u64>>,
+    /// Quarantines that no rule fills any more: they are to be emptied.
+    pub(super) orphans: BTreeSet<TableId>,
+}
+
+fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String {
+    match (&dataset.stored, table) {
+        (Stored::Replay(flow), _) => lake.replay_location(flow),
+        (_, TableId::Rows(_)) => lake.table_location(&dataset.name),
+        (_, TableId::Quarantine(_)) => lake.table_location(&dataset.name.quarantine()),
+    }
+}
+
+fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
+    if dataset.replay_point { with_epoch(schema) } else { Arc::clone(schema) }
+}
+
+impl Tables {
+    /// Opens every table of the plan, and makes those that are not there.
+    pub(super) fn open(plan: &Plan, lake: &Lake, history: &History, io: &Handle) -> Result<Tables> {
+        let mut tables = Tables { open: BTreeMap::new(), epochs: BTreeMap::new(), orphans: BTreeSet::new() };
+        for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+            let mut wanted = vec![(TableId::Rows(index), Some(&dataset.schema))];
+            let quarantine = TableId::Quarantine(index);
+            match &dataset.quarantine {
+                Some(schema) => wanted.push((quarantine, Some(schema))),
+                None if history.versions.contains_key(&table_key(plan, quarantine)) => wanted.push((quarantine, None)),
+                None => {}
+            }
+            for (id, schema) in wanted {
+                let path = path(lake, dataset, id);
+                let table = match schema {
+                    Some(schema) => {
+                        let comment = match id {
+                            TableId::Rows(_) => dataset.comment.clone(),
+                            TableId::Quarantine(_) => Some(format!("Rows that violate expectations of {}", dataset.name)),
+                        };
+                        let spec = TableSpec {
+                            name: table_key(plan, id),
+                            location: path.clone(),
+                            schema: stored(schema, dataset),
+                            comment,
+                            properties: dataset.properties.clone(),
+                        };
+                        Some(io.block_on(Table::open_or_create(lake, spec))?)
+                    }
+                    None => {
+                        tables.orphans.insert(id);
+                        io.block_on(Table::open(lake, &path))?
+                    }
+                };
+                if let Some(table) = table {
+                    tables.epochs.insert(id, table.epoch());
+                    tables.open.insert(id, (table, path));
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    /// A table that no committer has taken yet.
+    pub(super) fn get(&self, id: TableId) -> Option<&Table> {
+        self.open.get(&id).map(|(table, _)| table)
+    }
+
+    /// Hands all tables over.
+    pub(super) fn take(&mut self) -> BTreeMap<TableId, (Table, String)> {
+        std::mem::take(&mut self.open)
+    }
+}
+
+/// An empty report for each stored dataset.
+pub(super) fn describe(plan: &Plan, lake: &Lake) -> Vec<TableReport> {
+    let stored = plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No);
+    stored
+        .map(|(index, dataset)| TableReport {
+            dataset: index,
+            name: dataset.label(),
+            kind: match (&dataset.stored, &dataset.feed, dataset.kind) {
+                (Stored::Replay(_), ..) => "replay point",
+                (_, Feed::Cdc(cdc), _) if cdc.scd == ScdType::One => "AUTO CDC SCD type 1",
+                (_, Feed::Cdc(_), _) => "AUTO CDC SCD type 2",
+                (_, _, DatasetKind::MaterializedView) => "materialized view",
+                _ => "streaming table",
+            },
+            location: lake.display(&path(lake, dataset, TableId::Rows(index))),
+            quarantine_location: dataset
+                .quarantine
+                .is_some()
+                .then(|| lake.display(&path(lake, dataset, TableId::Quarantine(index)))),
+            expectations: dataset
+                .rules
+                .iter()
+                .map(|rule| RuleReport {
+                    name: rule.name.clone(),
+                    action: action_name(rule.action),
+                    passed: 0,
+                    failed: 0,
+                    null: 0,
+                    error: 0,
+                })
+                .collect(),
+            ..TableReport::default()
+        })
+        .collect()
+}

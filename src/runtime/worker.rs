@@ -1,0 +1,268 @@
+//! Worker actors: one timely worker a thread, fed by a bounded mailbox, never blocked.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+use silverflow_operators::Epoch;
+use timely::WorkerConfig;
+use timely::communication::{Config as Communication, WorkerGuards};
+use timely::worker::Worker;
+
+use super::RunOptions;
+use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, Tally, build};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+
+/// Messages that wait in a worker's mailbox at most.
+const MAILBOX: usize = 64;
+
+/// To a worker.
+pub enum ToWorker {
+    /// Rows of the epoch that is open.
+    Rows(Inlet, Batch),
+    /// The epoch has no further rows.
+    End(Epoch),
+}
+
+/// From a worker.
+pub enum FromWorker {
+    /// Changes or faults of a closed epoch.
+    Outcome(Outcome),
+    /// Everything of the epoch is closed on this worker, and all its outcomes have been sent.
+    Done {
+        /// The epoch.
+        epoch: Epoch,
+        /// What the worker counted, by dataset.
+        counts: Vec<(usize, Counts)>,
+    },
+    /// The dataflow could not be built.
+    NotBuilt(Error),
+    /// An operator panicked.
+    Panicked(String),
+}
+
+/// The workers of a run.
+pub struct Workers {
+    mailboxes: Vec<Sender<ToWorker>>,
+    threads: Arc<Mutex<Vec<Thread>>>,
+    stop: Arc<AtomicBool>,
+    guards: Option<WorkerGuards<()>>,
+}
+
+/// Sends to workers and wakes them. Cheap to clone.
+#[derive(Clone)]
+pub struct Mail {
+    mailboxes: Vec<Sender<ToWorker>>,
+    threads: Arc<Mutex<Vec<Thread>>>,
+}
+
+impl Mail {
+    /// Sends a message to one worker, waiting while its mailbox is full. False once the worker has ended.
+    pub fn send(&self, worker: usize, message: ToWorker) -> bool {
+        let sent = match self.mailboxes.get(worker % self.mailboxes.len().max(1)) {
+            Some(mailbox) => mailbox.send(message).is_ok(),
+            None => false,
+        };
+        self.wake();
+        sent
+    }
+
+    /// Ends an epoch on all workers.
+    pub fn end(&self, epoch: Epoch) -> bool {
+        (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::End(epoch)))
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    fn wake(&self) {
+        if let Ok(threads) = self.threads.lock() {
+            threads.iter().for_each(Thread::unpark);
+        }
+    }
+}
+
+impl Workers {
+    /// Starts `options.workers` workers. What they have to say arrives at `events`.
+    pub fn start(plan: &Arc<Plan>, start: &Start, options: &RunOptions, events: &Sender<FromWorker>) -> Result<Workers> {
+        let count = options.workers.max(1);
+        let (mut mailboxes, mut receivers) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let (sender, receiver) = bounded(MAILBOX);
+            mailboxes.push(sender);
+            receivers.push(Some(receiver));
+        }
+        let receivers = Arc::new(Mutex::new(receivers));
+        let threads: Arc<Mutex<Vec<Thread>>> = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Shared {
+            plan: Arc::clone(plan),
+            start: start.clone(),
+            events: events.clone(),
+            stop: Arc::clone(&stop),
+            threads: Arc::clone(&threads),
+            before_epoch: options.before_epoch,
+        };
+        let communication = if count == 1 { Communication::Thread } else { Communication::Process(count) };
+        let config = timely::Config { communication, worker: WorkerConfig::default() };
+        let guards = timely::execute(config, move |worker| {
+            let mailbox = receivers.lock().ok().and_then(|mut all| all.get_mut(worker.index()).and_then(Option::take));
+            if let Some(mailbox) = mailbox {
+                shared.work(worker, &mailbox);
+            }
+        })
+        .map_err(|e| Error::internal(format!("the workers cannot start: {e}")))?;
+        Ok(Workers { mailboxes, threads, stop, guards: Some(guards) })
+    }
+
+    /// Where to send.
+    pub fn mail(&self) -> Mail {
+        Mail { mailboxes: self.mailboxes.clone(), threads: Arc::clone(&self.threads) }
+    }
+
+    /// Stops all workers and waits for them.
+    pub fn stop(mut self) -> Result<()> {
+        self.halt();
+        let guards = self.guards.take();
+        for result in guards.map(WorkerGuards::join).into_iter().flatten() {
+            result.map_err(|e| Error::internal(format!("a worker ended badly: {e}")))?;
+        }
+        Ok(())
+    }
+
+    fn halt(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Ok(threads) = self.threads.lock() {
+            threads.iter().for_each(Thread::unpark);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.halt();
+        // Dropping the guards without joining them would panic where a worker has.
+        if let Some(guards) = self.guards.take() {
+            drop(guards.join());
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    plan: Arc<Plan>,
+    start: Start,
+    events: Sender<FromWorker>,
+    stop: Arc<AtomicBool>,
+    threads: Arc<Mutex<Vec<Thread>>>,
+    before_epoch: Option<fn(usize, u64)>,
+}
+
+impl Shared {
+    fn work(&self, worker: &mut Worker, mailbox: &Receiver<ToWorker>) {
+        if let Ok(mut threads) = self.threads.lock() {
+            threads.push(std::thread::current());
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| self.turn(worker, mailbox)));
+        let end = match result {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(FromWorker::NotBuilt(error)),
+            Err(panic) => {
+                let message = panic
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+                    .unwrap_or_else(|| "without a message".to_owned());
+                Some(FromWorker::Panicked(message))
+            }
+        };
+        if let Some(end) = end {
+            self.stop.store(true, Ordering::SeqCst);
+            if let Ok(threads) = self.threads.lock() {
+                threads.iter().for_each(Thread::unpark);
+            }
+            let _ = self.events.send(end);
+        }
+        // A worker whose peer is gone would otherwise wait for its dataflow for ever.
+        for dataflow in worker.installed_dataflows() {
+            worker.drop_dataflow(dataflow);
+        }
+    }
+
+    fn turn(&self, worker: &mut Worker, mailbox: &Receiver<ToWorker>) -> Result<()> {
+        let tally = Tally::default();
+        let outbox: Rc<RefCell<VecDeque<FromWorker>>> = Rc::default();
+        let out = Rc::clone(&outbox);
+        let deliver = move |outcome| out.borrow_mut().push_back(FromWorker::Outcome(outcome));
+        let index = worker.index();
+        let mut dataflow =
+            worker.dataflow::<Epoch, _, _>(|scope| build(scope, &self.plan, &self.start, &tally, &deliver))?;
+        // The epoch that rows belong to, and the ended epochs that are not yet closed.
+        let mut ended: VecDeque<Epoch> = VecDeque::new();
+        let mut current: Epoch = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut idle = true;
+            match mailbox.try_recv() {
+                Ok(ToWorker::Rows(inlet, batch)) => {
+                    idle = false;
+                    if batch.epoch > current {
+                        current = batch.epoch;
+                        if let Some(hook) = self.before_epoch {
+                            hook(index, current);
+                        }
+                        dataflow.inlets.values_mut().for_each(|handle| handle.advance_to(current));
+                    }
+                    if let Some(handle) = dataflow.inlets.get_mut(&inlet) {
+                        handle.send(batch);
+                    }
+                }
+                Ok(ToWorker::End(epoch)) => {
+                    idle = false;
+                    current = epoch + 1;
+                    for handle in dataflow.inlets.values_mut() {
+                        handle.advance_to(current);
+                        handle.flush();
+                    }
+                    ended.push_back(epoch);
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+            while ended.front().is_some_and(|epoch| dataflow.closed_below() > *epoch) {
+                if let Some(epoch) = ended.pop_front() {
+                    let counts = tally.take(epoch).into_iter().filter(|((at, _), _)| *at == epoch);
+                    let counts = counts.map(|((_, dataset), counts)| (dataset, counts)).collect();
+                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts });
+                }
+            }
+            let mut waiting = outbox.borrow_mut();
+            while let Some(event) = waiting.pop_front() {
+                match self.events.try_send(event) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(event)) => {
+                        waiting.push_front(event);
+                        break;
+                    }
+                    Err(TrySendError::Disconnected(_)) => return Ok(()),
+                }
+            }
+            let pending = !waiting.is_empty();
+            drop(waiting);
+            if idle && !pending {
+                worker.step_or_park(Some(Duration::from_millis(10)));
+            } else {
+                worker.step();
+            }
+        }
+        Ok(())
+    }
+}

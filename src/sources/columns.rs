@@ -1,0 +1,639 @@
+//! Building columns out of JSON values and of texts.
+//!
+//! A value that does not fit its type becomes null and is reported, never rounded into something else.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Float32Builder, Float64Builder, Int8Builder,
+    Int16Builder, Int32Builder, Int64Builder, ListArray, MapArray, NullBufferBuilder, StringBuilder, StructArray,
+    TimestampMicrosecondBuilder,
+};
+use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::instants::{parse_date, parse_timestamp, parse_timestamp_ntz};
+use crate::error::{Error, Result};
+
+/// A timestamp in UTC.
+pub(super) fn utc() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+}
+
+/// `fields` with the field at a path set to a type; structs on the way are made.
+pub(super) fn with_field(fields: &Fields, path: &[String], data_type: &DataType) -> Fields {
+    let Some((name, inner)) = path.split_first() else { return fields.clone() };
+    let mut out: Vec<FieldRef> = fields.iter().cloned().collect();
+    let at = out.iter().position(|x| x.name().eq_ignore_ascii_case(name));
+    let old = at.and_then(|i| out.get(i)).map(|x| x.data_type().clone());
+    let new = match (inner, old) {
+        ([], _) => data_type.clone(),
+        (_, Some(DataType::Struct(old))) => DataType::Struct(with_field(&old, inner, data_type)),
+        _ => DataType::Struct(with_field(&Fields::empty(), inner, data_type)),
+    };
+    match at.and_then(|i| out.get_mut(i)) {
+        Some(field) => *field = Arc::new(Field::new(field.name(), new, true)),
+        None => out.push(Arc::new(Field::new(name, new, true))),
+    }
+    out.into()
+}
+
+/// How well a value went into its column.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// Wholly.
+    Whole,
+    /// Not at all; the column has a null.
+    Not,
+    /// All but some fields inside, which are given as a JSON object.
+    Partly(String),
+}
+
+/// A key of a JSON object, or a text.
+#[derive(Deserialize)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+/// The members of a JSON object, in order.
+pub(super) struct Members<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::with_capacity(16);
+                while let Some((Text(key), value)) = map.next_entry::<Text<'de>, &'de RawValue>()? {
+                    members.push((key, value));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// Names of fields, looked up exactly, then without regard to case.
+struct Names {
+    exact: Vec<String>,
+    folded: HashMap<String, usize>,
+}
+
+impl Names {
+    fn new(fields: &Fields) -> Names {
+        Names {
+            exact: fields.iter().map(|x| x.name().clone()).collect(),
+            folded: fields.iter().enumerate().map(|(i, x)| (x.name().to_lowercase(), i)).collect(),
+        }
+    }
+
+    /// The field of that name, and whether it is spelt the same. `guess` is tried first.
+    fn find(&self, name: &str, guess: usize) -> Option<(usize, bool)> {
+        if self.exact.get(guess).is_some_and(|x| x == name) {
+            return Some((guess, true));
+        }
+        let at = match self.folded.get(name) {
+            Some(at) => *at,
+            None => *self.folded.get(&name.to_lowercase())?,
+        };
+        Some((at, self.exact.get(at).is_some_and(|x| x == name)))
+    }
+}
+
+/// The columns of a struct, or of whole rows.
+pub(super) struct Group {
+    fields: Fields,
+    names: Names,
+    columns: Vec<Column>,
+    /// Whether fields that do not fit are wanted back.
+    rescue: bool,
+}
+
+/// One column while it is built.
+pub(super) struct Column {
+    kind: Kind,
+}
+
+enum Kind {
+    Boolean(BooleanBuilder),
+    Int8(Int8Builder),
+    Int16(Int16Builder),
+    Int32(Int32Builder),
+    Int64(Int64Builder),
+    Float32(Float32Builder),
+    Float64(Float64Builder),
+    Decimal(Decimal128Builder, u8, i8),
+    Date(Date32Builder),
+    Timestamp(TimestampMicrosecondBuilder),
+    TimestampNtz(TimestampMicrosecondBuilder),
+    Text(StringBuilder),
+    Binary(BinaryBuilder),
+    Struct { group: Group, validity: NullBufferBuilder },
+    List { field: FieldRef, item: Box<Column>, offsets: Vec<i32>, validity: NullBufferBuilder },
+    Map { entries: FieldRef, keys: StringBuilder, values: Box<Column>, offsets: Vec<i32>, validity: NullBufferBuilder },
+}
+
+impl Group {
+    pub(super) fn new(fields: &Fields, rescue: bool) -> Result<Group> {
+        let columns = fields
+            .iter()
+            .map(|x| {
+                Column::new(x.data_type(), rescue).ok_or_else(|| {
+                    Error::user("UNSUPPORTED_DATA_TYPE", format!("the column {} cannot be read as {} from such files", x.name(), x.data_type()))
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Group { fields: fields.clone(), names: Names::new(fields), columns, rescue })
+    }
+
+    /// Appends the members of an object, each by its name; a name that occurs twice counts the last time, but an
+    /// exactly spelt one comes before others.
+    pub(super) fn append(&mut self, members: &[(Cow<'_, str>, &RawValue)]) -> Fit {
+        let mut slots: Vec<Option<(usize, bool)>> = vec![None; self.columns.len()];
+        let mut rescued = self.rescue.then(Rescued::default);
+        let mut guess = 0;
+        for (i, (name, value)) in members.iter().enumerate() {
+            match self.names.find(name, guess) {
+                Some((at, exact)) => {
+                    guess = at + 1;
+                    if let Some(slot) = slots.get_mut(at)
+                        && slot.is_none_or(|(_, before)| exact || !before)
+                    {
+                        *slot = Some((i, exact));
+                    }
+                }
+                None => {
+                    if let Some(rescued) = &mut rescued {
+                        rescued.add(name, value.get());
+                    }
+                }
+            }
+        }
+        let mut whole = true;
+        for (column, slot) in self.columns.iter_mut().zip(slots) {
+            let Some((name, value)) = slot.and_then(|(i, _)| members.get(i)) else {
+                column.append_null();
+                continue;
+            };
+            let lost = match column.append_json(value.get()) {
+                Fit::Whole => continue,
+                Fit::Not => Cow::Borrowed(value.get()),
+                Fit::Partly(inside) => Cow::Owned(inside),
+            };
+            whole = false;
+            if let Some(rescued) = &mut rescued {
+                rescued.add(name, &lost);
+            }
+        }
+        match rescued.and_then(Rescued::finish) {
+            Some(rescued) => Fit::Partly(rescued),
+            None if whole => Fit::Whole,
+            None => Fit::Partly(String::new()),
+        }
+    }
+
+    pub(super) fn append_null(&mut self) {
+        self.columns.iter_mut().for_each(Column::append_null);
+    }
+
+    /// The column at a place.
+    pub(super) fn column(&mut self, at: usize) -> Option<&mut Column> {
+        self.columns.get_mut(at)
+    }
+
+    /// The finished columns; the group is empty again.
+    pub(super) fn finish(&mut self) -> Result<Vec<ArrayRef>> {
+        self.columns.iter_mut().map(Column::finish).collect()
+    }
+}
+
+/// A JSON object that is put together from members as they stood.
+#[derive(Default)]
+pub(super) struct Rescued {
+    text: String,
+}
+
+impl Rescued {
+    /// Adds a member; `value` is JSON.
+    pub(super) fn add(&mut self, name: &str, value: &str) {
+        let separator = if self.text.is_empty() { '{' } else { ',' };
+        let name = serde_json::to_string(name).unwrap_or_default();
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{separator}{name}:{value}");
+    }
+
+    /// The object, if it has members.
+    pub(super) fn finish(mut self) -> Option<String> {
+        if self.text.is_empty() {
+            return None;
+        }
+        self.text.push('}');
+        Some(self.text)
+    }
+}
+
+macro_rules! all_builders {
+    ($kind:expr, $builder:ident => $do:expr, $other:pat => $else:expr) => {
+        match $kind {
+            Kind::Boolean($builder) => $do,
+            Kind::Int8($builder) => $do,
+            Kind::Int16($builder) => $do,
+            Kind::Int32($builder) => $do,
+            Kind::Int64($builder) => $do,
+            Kind::Float32($builder) => $do,
+            Kind::Float64($builder) => $do,
+            Kind::Decimal($builder, ..) => $do,
+            Kind::Date($builder) => $do,
+            Kind::Timestamp($builder) | Kind::TimestampNtz($builder) => $do,
+            Kind::Text($builder) => $do,
+            Kind::Binary($builder) => $do,
+            $other => $else,
+        }
+    };
+}
+
+impl Column {
+    /// For a type; `None` if there is no way to it from JSON.
+    fn new(data_type: &DataType, rescue: bool) -> Option<Column> {
+        let kind = match data_type {
+            DataType::Boolean => Kind::Boolean(BooleanBuilder::new()),
+            DataType::Int8 => Kind::Int8(Int8Builder::new()),
+            DataType::Int16 => Kind::Int16(Int16Builder::new()),
+            DataType::Int32 => Kind::Int32(Int32Builder::new()),
+            DataType::Int64 => Kind::Int64(Int64Builder::new()),
+            DataType::Float32 => Kind::Float32(Float32Builder::new()),
+            DataType::Float64 => Kind::Float64(Float64Builder::new()),
+            DataType::Decimal128(p, s) if *s >= 0 => {
+                Kind::Decimal(Decimal128Builder::new().with_precision_and_scale(*p, *s).ok()?, *p, *s)
+            }
+            DataType::Date32 => Kind::Date(Date32Builder::new()),
+            DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => {
+                Kind::Timestamp(TimestampMicrosecondBuilder::new().with_data_type(data_type.clone()))
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, None) => Kind::TimestampNtz(TimestampMicrosecondBuilder::new()),
+            DataType::Utf8 => Kind::Text(StringBuilder::new()),
+            DataType::Binary => Kind::Binary(BinaryBuilder::new()),
+            DataType::Struct(fields) => {
+                Kind::Struct { group: Group::new(fields, rescue).ok()?, validity: NullBufferBuilder::new(0) }
+            }
+            DataType::List(field) => Kind::List {
+                field: Arc::clone(field),
+                // What is inside a list is rescued with the whole list.
+                item: Box::new(Column::new(field.data_type(), false)?),
+                offsets: vec![0],
+                validity: NullBufferBuilder::new(0),
+            },
+            DataType::Map(entries, false) => {
+                let DataType::Struct(pair) = entries.data_type() else { return None };
+                let [key, value] = pair.as_ref() else { return None };
+                if key.data_type() != &DataType::Utf8 {
+                    return None;
+                }
+                Kind::Map {
+                    entries: Arc::clone(entries),
+                    keys: StringBuilder::new(),
+                    values: Box::new(Column::new(value.data_type(), false)?),
+                    offsets: vec![0],
+                    validity: NullBufferBuilder::new(0),
+                }
+            }
+            _ => return None,
+        };
+        Some(Column { kind })
+    }
+
+    /// Whether the column takes single texts.
+    pub(super) fn is_plain(data_type: &DataType) -> bool {
+        !data_type.is_nested() && Column::new(data_type, false).is_some()
+    }
+
+    pub(super) fn append_null(&mut self) {
+        all_builders!(&mut self.kind, builder => builder.append_null(), nested => match nested {
+            Kind::Struct { group, validity } => {
+                group.append_null();
+                validity.append_null();
+            }
+            Kind::List { offsets, validity, .. } | Kind::Map { offsets, validity, .. } => {
+                offsets.push(offsets.last().copied().unwrap_or(0));
+                validity.append_null();
+            }
+            _ => {}
+        });
+    }
+
+    /// Appends a value given as valid JSON.
+    pub(super) fn append_json(&mut self, json: &str) -> Fit {
+        if json == "null" {
+            self.append_null();
+            return Fit::Whole;
+        }
+        let fits = match &mut self.kind {
+            Kind::Struct { group, validity } => match serde_json::from_str::<Members<'_>>(json) {
+                Ok(Members(members)) => {
+                    validity.append_non_null();
+                    return group.append(&members);
+                }
+                Err(_) => false,
+            },
+            Kind::List { item, offsets, validity, .. } => match serde_json::from_str::<Vec<&RawValue>>(json) {
+                Ok(values) => {
+                    let mut whole = true;
+                    for value in &values {
+                        whole &= item.append_json(value.get()) == Fit::Whole;
+                    }
+                    offsets.push(offsets.last().copied().unwrap_or(0).saturating_add(i32::try_from(values.len()).unwrap_or(i32::MAX)));
+                    validity.append_non_null();
+                    return if whole { Fit::Whole } else { Fit::Partly(json.to_owned()) };
+                }
+                Err(_) => false,
+            },
+            Kind::Map { keys, values, offsets, validity, .. } => match serde_json::from_str::<Members<'_>>(json) {
+                Ok(Members(members)) => {
+                    let last: HashMap<&str, usize> = members.iter().enumerate().map(|(i, (name, _))| (name.as_ref(), i)).collect();
+                    let mut whole = true;
+                    for (i, (name, value)) in members.iter().enumerate() {
+                        if last.get(name.as_ref()) == Some(&i) {
+                            keys.append_value(name);
+                            whole &= values.append_json(value.get()) == Fit::Whole;
+                        }
+                    }
+                    offsets.push(offsets.last().copied().unwrap_or(0).saturating_add(i32::try_from(last.len()).unwrap_or(i32::MAX)));
+                    validity.append_non_null();
+                    return if whole { Fit::Whole } else { Fit::Partly(json.to_owned()) };
+                }
+                Err(_) => false,
+            },
+            Kind::Text(builder) => match json.as_bytes().first() {
+                Some(b'"') => match serde_json::from_str::<Text<'_>>(json) {
+                    Ok(Text(text)) => {
+                        builder.append_value(text);
+                        true
+                    }
+                    Err(_) => false,
+                },
+                _ => {
+                    builder.append_value(json);
+                    true
+                }
+            },
+            Kind::Boolean(builder) => match json {
+                "true" => append(builder, Some(true), BooleanBuilder::append_value),
+                "false" => append(builder, Some(false), BooleanBuilder::append_value),
+                _ => false,
+            },
+            _ if json.starts_with('"') => match serde_json::from_str::<Text<'_>>(json) {
+                Ok(Text(text)) => self.append_quoted(&text),
+                Err(_) => false,
+            },
+            // An integer is taken for seconds since 1970.
+            Kind::Timestamp(builder) => {
+                let micros = json.parse::<i64>().ok().and_then(|x| x.checked_mul(1_000_000));
+                append(builder, micros, TimestampMicrosecondBuilder::append_value)
+            }
+            Kind::Date(_) | Kind::TimestampNtz(_) => false,
+            _ => json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && self.append_number(json),
+        };
+        if !fits {
+            self.append_null();
+            return Fit::Not;
+        }
+        Fit::Whole
+    }
+
+    /// A JSON text in a column that is none: instants, decimals and what is no finite number.
+    fn append_quoted(&mut self, text: &str) -> bool {
+        match &mut self.kind {
+            Kind::Date(builder) => append(builder, parse_date(text), Date32Builder::append_value),
+            Kind::Timestamp(builder) => append(builder, parse_timestamp(text), TimestampMicrosecondBuilder::append_value),
+            Kind::TimestampNtz(builder) => append(builder, parse_timestamp_ntz(text), TimestampMicrosecondBuilder::append_value),
+            Kind::Decimal(builder, p, s) => append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value),
+            Kind::Float64(builder) => append(builder, not_finite(text), Float64Builder::append_value),
+            Kind::Float32(builder) => append(builder, not_finite(text).map(|x| x as f32), Float32Builder::append_value),
+            _ => false,
+        }
+    }
+
+    fn append_number(&mut self, text: &str) -> bool {
+        match &mut self.kind {
+            Kind::Int8(builder) => append(builder, text.parse().ok(), Int8Builder::append_value),
+            Kind::Int16(builder) => append(builder, text.parse().ok(), Int16Builder::append_value),
+            Kind::Int32(builder) => append(builder, text.parse().ok(), Int32Builder::append_value),
+            Kind::Int64(builder) => append(builder, text.parse().ok(), Int64Builder::append_value),
+            Kind::Float32(builder) => append(builder, text.parse().ok().filter(|x: &f32| x.is_finite()), Float32Builder::append_value),
+            Kind::Float64(builder) => append(builder, text.parse().ok().filter(|x: &f64| x.is_finite()), Float64Builder::append_value),
+            Kind::Decimal(builder, p, s) => append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value),
+            _ => false,
+        }
+    }
+
+    /// Appends a text that stands for a value, as in separated values; false if it does not fit, and then a null.
+    pub(super) fn append_text(&mut self, text: &str) -> bool {
+        let fits = match &mut self.kind {
+            Kind::Text(builder) => append(builder, Some(text), StringBuilder::append_value),
+            Kind::Binary(builder) => append(builder, Some(text), BinaryBuilder::append_value),
+            Kind::Boolean(builder) => {
+                let value = match text.trim() {
+                    x if x.eq_ignore_ascii_case("true") => Some(true),
+                    x if x.eq_ignore_ascii_case("false") => Some(false),
+                    _ => None,
+                };
+                append(builder, value, BooleanBuilder::append_value)
+            }
+            _ => {
+                let text = text.trim();
+                let number = text.starts_with(|c: char| matches!(c, '-' | '+' | '.') || c.is_ascii_digit());
+                (number && self.append_number(text)) || self.append_quoted(text)
+            }
+        };
+        if !fits {
+            self.append_null();
+        }
+        fits
+    }
+
+    fn finish(&mut self) -> Result<ArrayRef> {
+        let wrong = |e| Error::internal("columns cannot be put together").caused_by(e);
+        Ok(all_builders!(&mut self.kind, builder => Arc::new(builder.finish()), nested => match nested {
+            Kind::Struct { group, validity } => {
+                let nulls = validity.finish();
+                let columns = group.finish()?;
+                match (&nulls, columns.is_empty()) {
+                    (Some(nulls), true) => Arc::new(StructArray::new_empty_fields(nulls.len(), Some(nulls.clone()))),
+                    _ => Arc::new(StructArray::try_new(group.fields.clone(), columns, nulls).map_err(wrong)?),
+                }
+            }
+            Kind::List { field, item, offsets, validity } => {
+                let offsets = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(offsets, vec![0])));
+                Arc::new(ListArray::try_new(Arc::clone(field), offsets, item.finish()?, validity.finish()).map_err(wrong)?)
+            }
+            Kind::Map { entries, keys, values, offsets, validity } => {
+                let DataType::Struct(pair) = entries.data_type() else { return Err(Error::internal("a map without entries")) };
+                let offsets = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(offsets, vec![0])));
+                let pairs = StructArray::try_new(pair.clone(), vec![Arc::new(keys.finish()), values.finish()?], None).map_err(wrong)?;
+                Arc::new(MapArray::try_new(Arc::clone(entries), offsets, pairs, validity.finish(), false).map_err(wrong)?)
+            }
+            _ => return Err(Error::internal("a column of an unknown kind")),
+        }))
+    }
+}
+
+fn append<B, V>(builder: &mut B, value: Option<V>, with: impl FnOnce(&mut B, V)) -> bool {
+    match value {
+        Some(value) => {
+            with(builder, value);
+            true
+        }
+        None => false,
+    }
+}
+
+fn not_finite(text: &str) -> Option<f64> {
+    match text {
+        "NaN" => Some(f64::NAN),
+        "Infinity" | "+Infinity" | "INF" | "+INF" => Some(f64::INFINITY),
+        "-Infinity" | "-INF" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
+/// A decimal of at most `precision` digits, rounded half away from zero to `scale` places; `None` if it is larger.
+fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
+    let (mantissa, exponent) = match text.find(['e', 'E']) {
+        Some(at) => (text.get(..at)?, text.get(at + 1..)?.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (negative, mantissa) = match mantissa.as_bytes().first()? {
+        b'-' => (true, mantissa.get(1..)?),
+        b'+' => (false, mantissa.get(1..)?),
+        _ => (false, mantissa),
+    };
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if (whole.is_empty() && part.is_empty()) || !whole.bytes().chain(part.bytes()).all(|x| x.is_ascii_digit()) {
+        return None;
+    }
+    // Digits that stand before the last kept place.
+    let kept = i64::try_from(whole.len()).ok()? + i64::from(exponent) + i64::from(scale);
+    let mut value: i128 = 0;
+    let mut place = 0;
+    let limit = 10_i128.checked_pow(u32::from(precision))?;
+    for digit in whole.bytes().chain(part.bytes()) {
+        let digit = i128::from(digit - b'0');
+        if place < kept {
+            value = value.checked_mul(10)?.checked_add(digit)?;
+            if value >= limit {
+                return None;
+            }
+        } else {
+            value += i128::from(place == kept && digit >= 5);
+            break;
+        }
+        place += 1;
+    }
+    while place < kept && value != 0 {
+        value = value.checked_mul(10).filter(|x| *x < limit)?;
+        place += 1;
+    }
+    (value < limit).then_some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use arrow::array::{Array, AsArray};
+
+    use super::*;
+
+    fn fit(data_type: &DataType, json: &str) -> (Fit, String) {
+        let mut column = Column::new(data_type, true).unwrap();
+        let fit = column.append_json(json);
+        let array = column.finish().unwrap();
+        assert_eq!(array.len(), 1);
+        (fit, arrow::util::display::array_value_to_string(&array, 0).unwrap())
+    }
+
+    #[test]
+    fn json_values_go_into_columns_exactly_or_not_at_all() {
+        let decimal = DataType::Decimal128(5, 2);
+        let yes: &[(&DataType, &str, &str)] = &[
+            (&DataType::Int64, "-9223372036854775808", "-9223372036854775808"),
+            (&DataType::Int8, "127", "127"),
+            (&DataType::Float64, "1e3", "1000.0"),
+            (&DataType::Float64, "\"-Infinity\"", "-inf"),
+            (&DataType::Utf8, "1.50", "1.50"),
+            (&DataType::Utf8, "\"a\\n\\u00e4\"", "a\nä"),
+            (&DataType::Utf8, "{\"a\": [1]}", "{\"a\": [1]}"),
+            (&DataType::Boolean, "true", "true"),
+            (&decimal, "123.454", "123.45"),
+            (&decimal, "-123.455", "-123.46"),
+            (&decimal, "\"1.2e2\"", "120.00"),
+            (&decimal, "0.004", "0.00"),
+            (&decimal, "5e-3", "0.01"),
+            (&utc(), "\"1970-01-01T00:00:01Z\"", "1970-01-01T00:00:01Z"),
+            (&utc(), "1", "1970-01-01T00:00:01Z"),
+            (&DataType::Date32, "\"1970-01-02\"", "1970-01-02"),
+        ];
+        for (data_type, json, value) in yes {
+            assert_eq!(fit(data_type, json), (Fit::Whole, (*value).to_owned()), "{json} as {data_type}");
+        }
+        let no: &[(&DataType, &str)] = &[
+            (&DataType::Int64, "9223372036854775808"),
+            (&DataType::Int8, "128"),
+            (&DataType::Int32, "1.0"),
+            (&DataType::Int32, "\"1\""),
+            (&DataType::Float64, "1e999"),
+            (&DataType::Float64, "\"1\""),
+            (&DataType::Boolean, "1"),
+            (&decimal, "1000"),
+            (&decimal, "999.995"),
+            (&decimal, "true"),
+            (&DataType::Date32, "1"),
+            (&DataType::Timestamp(TimeUnit::Microsecond, None), "\"1970-01-01T00:00:01Z\""),
+            (&DataType::List(Arc::new(Field::new("element", DataType::Int32, true))), "{}"),
+        ];
+        for (data_type, json) in no {
+            assert_eq!(fit(data_type, json), (Fit::Not, String::new()), "{json} as {data_type}");
+        }
+    }
+
+    #[test]
+    fn fields_that_do_not_fit_are_given_back_with_their_place() {
+        let inner = DataType::Struct(Fields::from(vec![Field::new("n", DataType::Int32, true)]));
+        let fields = Fields::from(vec![
+            Field::new("a", DataType::Int32, true),
+            Field::new("s", inner, true),
+            Field::new("l", DataType::List(Arc::new(Field::new("element", DataType::Int32, true))), true),
+        ]);
+        let mut group = Group::new(&fields, true).unwrap();
+        let json = r#"{"A":1,"a":"x","s":{"n":[1],"m":{"k":2}},"l":[1,"y"],"new":true}"#;
+        let Members(members) = serde_json::from_str(json).unwrap();
+        assert_eq!(
+            group.append(&members),
+            Fit::Partly(r#"{"new":true,"a":"x","s":{"m":{"k":2},"n":[1]},"l":[1,"y"]}"#.into())
+        );
+        let Members(members) = serde_json::from_str(r#"{"S":{"N":5},"A":7}"#).unwrap();
+        assert_eq!(group.append(&members), Fit::Whole);
+        let columns = group.finish().unwrap();
+        let first = columns.first().unwrap().as_primitive::<arrow::datatypes::Int32Type>();
+        assert!(first.is_null(0) && first.value(1) == 7);
+        let list = columns.get(2).unwrap();
+        assert_eq!(arrow::util::display::array_value_to_string(list, 0).unwrap(), "[1, ]");
+    }
+
+    #[test]
+    fn maps_take_any_key_and_the_last_value_of_one() {
+        let pair = Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Int32, true)]);
+        let map = DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(pair), false)), false);
+        assert_eq!(fit(&map, r#"{"b":1,"a":2,"b":3}"#), (Fit::Whole, "{a: 2, b: 3}".into()));
+        assert_eq!(fit(&map, r#"{"b":"x"}"#).0, Fit::Partly(r#"{"b":"x"}"#.into()));
+    }
+}

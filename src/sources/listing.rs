@@ -1,0 +1,139 @@
+//! Which files there are.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::options::Options;
+use crate::error::{Error, Result};
+use crate::lake::FileId;
+
+/// Where files are looked for.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// A folder or one file.
+    Path(PathBuf),
+    /// Paths of a pattern.
+    Glob { pattern: String, root: PathBuf },
+}
+
+impl Place {
+    pub(super) fn parse(path: &str) -> Result<Place> {
+        let local = match url::Url::parse(path) {
+            Ok(url) if url.scheme() == "file" => {
+                // A pattern is no valid URL path, so it is taken as it stands.
+                path.strip_prefix("file://").or_else(|| path.strip_prefix("file:")).unwrap_or(path)
+            }
+            Ok(url) if url.scheme().len() > 1 => {
+                return Err(Error::user("NOT_SUPPORTED", format!("reading files from {path} is not supported"))
+                    .help("read them from a local or mounted folder"));
+            }
+            _ => path,
+        };
+        if !local.contains(['*', '?', '[', '{']) {
+            return Ok(Place::Path(PathBuf::from(local)));
+        }
+        if local.contains('{') {
+            return Err(Error::user("NOT_SUPPORTED", format!("alternatives in braces are not supported: {path}"))
+                .help("use * and ?, or several flows"));
+        }
+        glob::Pattern::new(local).map_err(|e| Error::user("INVALID_PATH", format!("{path} is no valid pattern")).caused_by(e))?;
+        let root = Path::new(local)
+            .components()
+            .take_while(|x| !x.as_os_str().to_string_lossy().contains(['*', '?', '[']))
+            .collect();
+        Ok(Place::Glob { pattern: local.to_owned(), root })
+    }
+
+    /// All files there, sorted by path; `None` if the place does not exist.
+    pub(super) fn list(&self, options: &Options) -> Result<Option<Vec<FileId>>> {
+        let mut files = Vec::new();
+        match self {
+            Place::Path(path) => match fs::metadata(path) {
+                Ok(found) if found.is_dir() => folder(path, options, &mut files)?,
+                Ok(found) => push(path, &found, &mut files)?,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(unreadable(path, e)),
+            },
+            Place::Glob { pattern, root } => {
+                match fs::metadata(root) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    Err(e) => return Err(unreadable(root, e)),
+                    Ok(_) => {}
+                }
+                let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+                let matches =
+                    glob::glob_with(pattern, settings).map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
+                for path in matches {
+                    let path = path.map_err(|e| unreadable(&e.path().to_owned(), e.into_error()))?;
+                    let hidden = path.strip_prefix(root).unwrap_or(&path).components().any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
+                    if hidden {
+                        continue;
+                    }
+                    let found = fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
+                    if found.is_dir() {
+                        folder(&path, options, &mut files)?;
+                    } else if is_wanted(&path, options) {
+                        push(&path, &found, &mut files)?;
+                    }
+                }
+            }
+        }
+        files.sort_unstable();
+        files.dedup();
+        Ok(Some(files))
+    }
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.starts_with(['_', '.'])
+}
+
+fn is_wanted(path: &Path, options: &Options) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !is_hidden(&name) && options.name_glob.as_ref().is_none_or(|x| x.matches(&name))
+}
+
+fn folder(path: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()> {
+    for entry in fs::read_dir(path).map_err(|e| unreadable(path, e))? {
+        let path = entry.map_err(|e| unreadable(path, e))?.path();
+        let found = match fs::metadata(&path) {
+            Ok(found) => found,
+            // Gone between listing and looking, or a link to nothing: not there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(unreadable(&path, e)),
+        };
+        if found.is_dir() {
+            let hidden = is_hidden(&path.file_name().unwrap_or_default().to_string_lossy());
+            if options.recursive && !hidden {
+                folder(&path, options, files)?;
+            }
+        } else if is_wanted(&path, options) {
+            push(&path, &found, files)?;
+        }
+    }
+    Ok(())
+}
+
+fn push(path: &Path, found: &Metadata, files: &mut Vec<FileId>) -> Result<()> {
+    let text = path
+        .to_str()
+        .ok_or_else(|| Error::external("SOURCE_NOT_READABLE", format!("the name of the file {} is not UTF-8", path.display())))?;
+    files.push(identify(text, found).map_err(|e| unreadable(path, e))?);
+    Ok(())
+}
+
+/// A file as it is now.
+pub(super) fn identify(path: &str, found: &Metadata) -> io::Result<FileId> {
+    let modified = found.modified()?;
+    let micros = match modified.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |x| -x),
+    };
+    Ok(FileId { path: path.to_owned(), size: found.len(), modified_micros: micros })
+}
+
+fn unreadable(path: &Path, e: io::Error) -> Error {
+    Error::external("SOURCE_NOT_READABLE", format!("cannot read {}", path.display())).caused_by(e)
+}

@@ -1,0 +1,20 @@
+//! What a pipeline reads from outside: files in folders, and Delta tables of others.
+//!
+//! Everything here but [`delta`] blocks and belongs on a thread that may. Nothing is remembered: which files were read
+//! and up to which version is for the caller to say.
+
+mod columns;
+mod csv;
+mod files;
+mod hints;
+mod infer;
+mod instants;
+mod json;
+mod listing;
+mod options;
+mod parquet;
+
+pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
+pub use options::Format;
+pub mod delta;
+pub use delta::DeltaSource;

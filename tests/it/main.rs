@@ -1,0 +1,15 @@
+//! Integration tests: whole pipelines, from files to Delta tables.
+//!
+//! One binary, so that the engine is linked once. `support` is the only place that touches the engine's API;
+//! everything else says what lands, what is declared and what must stand in the tables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod cases;
+mod cli;
+mod convergence;
+mod example;
+mod golden;
+mod oracle;
+mod support;
+mod verdicts;

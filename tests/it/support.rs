@@ -1,0 +1,216 @@
+//! A pipeline project in a folder of its own, run through the public API, and rows as JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arrow::json::writer::{LineDelimited, WriterBuilder};
+use arrow::record_batch::RecordBatch;
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+use silverflow::runtime::{self, RunOptions, RunReport};
+use silverflow::{Result, project};
+use tempfile::TempDir;
+
+/// A project folder with `spark-pipeline.yml`, `transformations/pipeline.sql` and `landing/`.
+pub(crate) struct Project {
+    folder: TempDir,
+}
+
+impl Project {
+    /// A project with these definitions and nothing landed.
+    pub(crate) fn new(sql: &str) -> Project {
+        let project = Project { folder: tempfile::tempdir().unwrap() };
+        let spec = "name: test\nstorage: lakehouse\nlibraries:\n  - glob:\n      include: transformations/**\n";
+        fs::write(project.spec(), spec).unwrap();
+        fs::create_dir_all(project.path("landing")).unwrap();
+        project.define(sql);
+        project
+    }
+
+    /// A copy of a project of the repository, without what earlier runs left in it.
+    pub(crate) fn copy_of(folder: &str) -> Project {
+        let project = Project { folder: tempfile::tempdir().unwrap() };
+        copy_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), project.folder.path());
+        let _ = fs::remove_dir_all(project.path("lakehouse"));
+        project
+    }
+
+    /// A path inside the project.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// The project file.
+    pub(crate) fn spec(&self) -> PathBuf {
+        self.path("spark-pipeline.yml")
+    }
+
+    /// Replaces the definitions.
+    pub(crate) fn define(&self, sql: &str) {
+        fs::create_dir_all(self.path("transformations")).unwrap();
+        fs::write(self.path("transformations/pipeline.sql"), sql).unwrap();
+    }
+
+    /// Writes `landing/<feed>/<file>.json`, one row a line.
+    pub(crate) fn land(&self, feed: &str, file: &str, rows: &[Value]) {
+        let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        self.land_text(feed, file, &text);
+    }
+
+    /// Writes `landing/<feed>/<file>.json` as it is.
+    pub(crate) fn land_text(&self, feed: &str, file: &str, text: &str) {
+        let folder = self.path("landing").join(feed);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(format!("{file}.json")), text).unwrap();
+    }
+
+    /// Loads the definitions and runs everything that has landed.
+    pub(crate) fn run(&self, workers: usize) -> Result<RunReport> {
+        self.run_with(&RunOptions { workers, ..RunOptions::default() })
+    }
+
+    /// Runs with the wall clock fixed.
+    pub(crate) fn run_at(&self, wall: &str, workers: usize) -> Result<RunReport> {
+        let wall = wall.parse::<DateTime<Utc>>().unwrap();
+        self.run_with(&RunOptions { workers, wall: Some(wall), ..RunOptions::default() })
+    }
+
+    /// Runs with these options.
+    pub(crate) fn run_with(&self, options: &RunOptions) -> Result<RunReport> {
+        runtime::run(&project::load(&self.spec())?.pipeline, options)
+    }
+
+    /// The answer to a query.
+    pub(crate) fn query(&self, sql: &str) -> Result<Vec<Value>> {
+        Ok(json_rows(&runtime::query(&project::load(&self.spec())?.pipeline, sql)?))
+    }
+
+    /// The answer to a query that works, in a fixed order.
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Value> {
+        sorted(self.query(sql).unwrap_or_else(|e| panic!("{sql}: {e}")))
+    }
+
+    /// The Delta version of every table, by its path below the storage folder.
+    pub(crate) fn versions(&self) -> BTreeMap<String, usize> {
+        let mut versions = BTreeMap::new();
+        let storage = self.path("lakehouse");
+        let mut folders = vec![storage.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+                if entry.ends_with("_delta_log") {
+                    let commits = fs::read_dir(&entry).unwrap().map(|f| f.unwrap().path());
+                    let commits = commits.filter(|f| f.extension().is_some_and(|e| e == "json")).count();
+                    let name = folder.strip_prefix(&storage).unwrap().to_string_lossy().into_owned();
+                    versions.insert(name, commits);
+                } else if entry.is_dir() {
+                    folders.push(entry);
+                }
+            }
+        }
+        versions
+    }
+}
+
+/// Copies a folder with all that is in it.
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        let target = to.join(entry.file_name().unwrap());
+        if entry.is_dir() {
+            copy_folder(&entry, &target);
+        } else {
+            fs::copy(&entry, &target).unwrap();
+        }
+    }
+}
+
+/// Batches as JSON objects with explicit nulls.
+pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<Value> {
+    let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
+    for batch in batches {
+        writer.write(batch).unwrap();
+    }
+    writer.finish().unwrap();
+    String::from_utf8(writer.into_inner()).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A value as text that doesn't depend on the order of the fields of objects.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name:?}: {}", text(value))).collect();
+            fields.sort();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+/// Rows in the order of their text.
+pub(crate) fn sorted(mut rows: Vec<Value>) -> Vec<Value> {
+    rows.sort_by_key(text);
+    rows
+}
+
+/// The given columns of each row, absent ones as null, in a fixed order of rows and columns.
+pub(crate) fn project(rows: &[Value], columns: &[String]) -> Vec<Value> {
+    let pick = |row: &Value| {
+        let cell = |column: &String| (column.clone(), row.get(column).cloned().unwrap_or(Value::Null));
+        Value::Object(columns.iter().map(cell).collect::<Map<String, Value>>())
+    };
+    sorted(rows.iter().map(pick).collect())
+}
+
+/// Fails with both sides and what differs, unless the rows are equal as multisets.
+#[track_caller]
+pub(crate) fn assert_rows(context: &str, actual: &[Value], expected: &[Value]) {
+    if let Some(difference) = difference(actual, expected) {
+        panic!("{context}: {difference}");
+    }
+}
+
+/// What differs between two multisets of rows, or nothing.
+pub(crate) fn difference(actual: &[Value], expected: &[Value]) -> Option<String> {
+    let mut counts = BTreeMap::new();
+    for (rows, sign) in [(actual, 1i64), (expected, -1)] {
+        for row in rows {
+            *counts.entry(text(row)).or_insert(0) += sign;
+        }
+    }
+    let lines: Vec<_> = counts.iter().filter(|(_, n)| **n != 0).collect();
+    let show = |(row, n): &(&String, &i64)| format!("\n  {} {}x {row}", if **n > 0 { "too much:" } else { "missing: " }, n.abs());
+    (!lines.is_empty()).then(|| lines.iter().take(20).map(show).collect())
+}
+
+/// A small seeded source of randomness, the same on every machine.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// The stream of a seed.
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed ^ 0x5DEE_CE66_D1CE_4E5B)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        // Marsaglia's xorshift with a multiplier; the high bits are the good ones.
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * limit as u128) >> 64) as usize
+    }
+
+    /// True once in `n`.
+    pub(crate) fn once_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Any order.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
