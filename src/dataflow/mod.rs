@@ -12,7 +12,7 @@ mod metrics;
 mod rules;
 
 pub use batch::{Batch, relabel};
-pub use codec::Codec;
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
+pub use codec::Codec;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};

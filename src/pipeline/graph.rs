@@ -254,3 +254,32 @@ impl std::fmt::Display for ColumnList {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::pipeline::Settings;
+    use crate::project::load_sql;
+
+    #[test]
+    fn order_and_reach_follow_the_names() {
+        let text = "CREATE STREAMING TABLE z AS SELECT * FROM STREAM outside;
+            CREATE MATERIALIZED VIEW a AS SELECT * FROM b JOIN z USING (id);
+            CREATE VIEW b AS SELECT * FROM z;
+            CREATE STREAMING TABLE alone AS SELECT * FROM STREAM outside;
+            CREATE STREAMING TABLE q (CONSTRAINT c EXPECT (x) ON VIOLATION QUARANTINE) AS SELECT * FROM STREAM b;
+            CREATE STREAMING TABLE r AS SELECT * FROM STREAM q_quarantine;";
+        let pipeline = load_sql(&[("a.sql", text)], &Settings::default()).unwrap().pipeline;
+        let graph = Graph::new(&pipeline).unwrap();
+        let shown =
+            |names: &mut dyn Iterator<Item = &TableName>| names.map(|n| n.table.clone()).collect::<Vec<_>>().join(" ");
+        let name = |table: &str| TableName::new("MAIN", "default", table);
+        assert_eq!(shown(&mut graph.order().iter()), "alone z b a q r");
+        assert_eq!(shown(&mut graph.reads(&name("A"))), "b z");
+        assert_eq!(shown(&mut graph.read_by(&name("b"))), "a q");
+        assert_eq!(shown(&mut graph.upstream([&name("r")]).iter()), "b q z");
+        assert_eq!(shown(&mut graph.downstream([&name("b"), &name("alone")]).iter()), "a q r");
+        assert_eq!(shown(&mut graph.downstream([&name("nope")]).iter()), "");
+    }
+}

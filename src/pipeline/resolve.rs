@@ -11,9 +11,10 @@ use super::declaration::{
 };
 use super::lint::{Lint, lint};
 use super::names::near_miss;
+use super::source::Source;
 use super::{Dataset, Flow, FlowKind, Pipeline, Query, Relation, RelationSource, TableName};
 use crate::error::{Error, Result, Span};
-use crate::sql::absolute;
+use crate::sql::{Context, Snippets, absolute};
 
 /// What the project file (or the embedding program) says of the pipeline as a whole.
 #[derive(Clone, Debug)]
@@ -105,6 +106,45 @@ pub(crate) fn resolve(settings: &Settings, mut declarations: Declarations) -> Re
     lints.extend(lint(&pipeline));
     lints.sort_by_key(|lint| place(&lint.span));
     Ok((pipeline, lints))
+}
+
+impl Pipeline {
+    /// Reads a query that stands outside the definitions, such as one of the command line, in the dialect of the
+    /// definitions and with the same rules for names. Relative paths count from the current folder.
+    ///
+    /// # Errors
+    /// `PARSE_SYNTAX_ERROR`, or `NOT_A_QUERY` for any other statement, with the place in `<query>`; everything that is
+    /// refused in a query of a definition; `INVALID_STREAM`, since such a query reads tables as they are.
+    pub fn read_query(&self, sql: &str) -> Result<Query> {
+        let root = std::path::absolute(".")
+            .map_err(|e| Error::external("CANNOT_READ", "no path to the current folder").caused_by(e))?;
+        let defaults = Defaults { catalog: self.catalog.clone(), schema: self.schema.clone() };
+        let file = Arc::new(Source::new("<query>", sql));
+        let context = Context { file: &file, root: &root, defaults: defaults.clone() };
+        let written = Snippets::new(context, &self.configuration).lone_query(&(0..sql.len()))?;
+        let settings = Settings {
+            catalog: self.catalog.clone(),
+            schema: self.schema.clone(),
+            configuration: self.configuration.clone(),
+            root,
+            ..Settings::default()
+        };
+        let mut resolver =
+            Resolver { settings: &settings, datasets: self.datasets.clone(), lints: Vec::new(), errors: Vec::new() };
+        let query = resolver.query(written, &defaults);
+        match (Error::all(resolver.errors), query) {
+            (None, Some(query)) => match query.relations.iter().find(|relation| relation.stream) {
+                None => Ok(query),
+                Some(stream) => {
+                    Err(Error::user("INVALID_STREAM", "this query reads tables as they are, not as streams")
+                        .at(&stream.span)
+                        .help("leave out STREAM"))
+                }
+            },
+            (Some(error), _) => Err(error),
+            (None, None) => Err(Error::internal("a relation was dropped without an error")),
+        }
+    }
 }
 
 struct Resolver<'a> {
@@ -272,5 +312,53 @@ impl Resolver<'_> {
         }
         let near = near_miss(written.table(), self.datasets.keys().map(|other| other.table.as_str()))?;
         self.datasets.keys().find(|other| other.table == near).map(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::project::load_sql;
+    use crate::project::tests::errors;
+
+    #[test]
+    fn a_query_of_the_command_line_is_read_like_one_of_a_definition() {
+        let text = "CREATE STREAMING TABLE s.Orders (CONSTRAINT c EXPECT (x) ON VIOLATION QUARANTINE) AS SELECT * FROM STREAM outside;";
+        let pipeline = load_sql(&[("a.sql", text)], &Settings::default()).unwrap().pipeline;
+        for (sql, expected) in [
+            ("SELECT s.orders.id FROM s.orders;", "SELECT orders.id FROM `$0` AS orders | main.s.Orders"),
+            (
+                "-- note\nSELECT 'a\\'b' FROM s.orders_quarantine q; ",
+                "SELECT 'a''b' FROM `$0` q | quarantine of main.s.Orders",
+            ),
+            ("SELECT * FROM outside", "SELECT * FROM `$0` AS outside | outside main.default.outside"),
+            ("SELECT 1", "SELECT 1 | "),
+            ("", "<query>:1:1 PARSE_SYNTAX_ERROR expected a query, the statement ends"),
+            ("DROP TABLE x", "<query>:1:1 NOT_A_QUERY `DROP` starts no query"),
+            ("SELECT *\nFROM x WHERE", "<query>:2:13 PARSE_SYNTAX_ERROR expected an expression, the statement ends"),
+            (
+                "SELECT * FROM STREAM s.orders",
+                "<query>:1:22 INVALID_STREAM this query reads tables as they are, not as streams",
+            ),
+            (
+                "SELECT 1; SELECT 2",
+                "<query>:1:11 PARSE_SYNTAX_ERROR one thing stands here, and what follows the semicolon is another",
+            ),
+        ] {
+            let found = match pipeline.read_query(sql) {
+                Ok(query) => {
+                    let relations = query.relations.iter().map(|relation| match &relation.source {
+                        RelationSource::Dataset(name) => name.to_string(),
+                        RelationSource::Quarantine(name) => format!("quarantine of {name}"),
+                        RelationSource::External { name, .. } => format!("outside {name}"),
+                        RelationSource::Files(files) => files.path.clone(),
+                    });
+                    format!("{} | {}", query.ast, relations.collect::<Vec<_>>().join(", "))
+                }
+                Err(error) => errors(&error),
+            };
+            assert_eq!(found, expected, "{sql}");
+        }
     }
 }

@@ -11,6 +11,8 @@ pub struct Source {
     name: String,
     text: String,
     line_starts: Vec<usize>,
+    /// Columns are bytes.
+    ascii: bool,
 }
 
 impl Source {
@@ -18,7 +20,8 @@ impl Source {
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Source { name: name.into(), text, line_starts }
+        let ascii = text.is_ascii();
+        Source { name: name.into(), text, line_starts, ascii }
     }
 
     /// The file's name.
@@ -72,6 +75,9 @@ impl Source {
         };
         let line = self.line(at.line as usize);
         let column = (at.column as usize).saturating_sub(1);
+        if self.ascii {
+            return start + column.min(line.len());
+        }
         start + line.char_indices().nth(column).map_or(line.len(), |(i, _)| i)
     }
 
@@ -79,7 +85,12 @@ impl Source {
     pub fn location(&self, offset: usize) -> Location {
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let start = line.checked_sub(1).and_then(|i| self.line_starts.get(i)).copied().unwrap_or(0);
-        let column = self.text.get(start..offset.min(self.text.len())).map_or(0, |before| before.chars().count());
+        let end = offset.min(self.text.len());
+        let column = match self.text.get(start..end) {
+            Some(_) if self.ascii => end - start,
+            Some(before) => before.chars().count(),
+            None => 0,
+        };
         Location { line: line as u64, column: column as u64 + 1 }
     }
 

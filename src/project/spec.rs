@@ -20,14 +20,16 @@ pub(super) struct Include {
     pub(super) span: Span,
 }
 
-/// The project file of a folder or of the nearest folder above it.
+/// The project file of a folder or of the nearest folder above it; relative if the folder is the current one, so that
+/// messages stay short.
 ///
 /// # Errors
 /// `PIPELINE_SPEC_FILE_NOT_FOUND` if there is none, `MULTIPLE_PIPELINE_SPEC_FILES_FOUND` if a folder has both spellings.
 pub fn find_spec(start: &Path) -> Result<PathBuf> {
     let start = std::path::absolute(start)
         .map_err(|e| Error::external("CANNOT_READ", format!("no path to {}", start.display())).caused_by(e))?;
-    for folder in start.ancestors() {
+    let here = std::env::current_dir().is_ok_and(|current| current == start);
+    for (above, folder) in start.ancestors().enumerate() {
         let mut found = FILES.iter().map(|name| folder.join(name)).filter(|path| path.is_file());
         match (found.next(), found.next()) {
             (Some(_), Some(_)) => {
@@ -35,7 +37,12 @@ pub fn find_spec(start: &Path) -> Result<PathBuf> {
                 return Err(Error::user("MULTIPLE_PIPELINE_SPEC_FILES_FOUND", message)
                     .help("remove one, or name one with --spec"));
             }
-            (Some(path), None) => return Ok(path),
+            (Some(path), None) => {
+                let name = path.file_name().filter(|_| here);
+                return Ok(
+                    name.map_or(path.clone(), |name| std::iter::repeat_n("..", above).collect::<PathBuf>().join(name))
+                );
+            }
             _ => {}
         }
     }

@@ -91,6 +91,69 @@ fn the_order_of_files_and_statements_does_not_matter() {
     assert_eq!(outcome(&[("a.sql", &text)]), forwards);
 }
 
+#[test]
+fn all_forms_of_the_language_are_read() {
+    let history = "AUTO CDC from stream of s, SCD type 2, keys a and b, sequence seq";
+    let with = |clauses: &str| format!("{history}{clauses}");
+    for (text, expected) in [
+        (
+            "CREATE OR REFRESH STREAMING LIVE TABLE t AS SELECT * FROM STREAM(LIVE.s)",
+            "t (streaming table)\n  from stream of s".to_owned(),
+        ),
+        ("CREATE LIVE TABLE t AS SELECT * FROM LIVE.s", "t (materialized view)\n  from s".to_owned()),
+        (
+            "CREATE TEMPORARY STREAMING TABLE IF NOT EXISTS t AS SELECT * FROM STREAM s",
+            "t (private streaming table)\n  from stream of s".to_owned(),
+        ),
+        (
+            "CREATE STREAMING TABLE t; CREATE FLOW f AS INSERT INTO t (SELECT * FROM STREAM s)",
+            "t (streaming table)\n  flow f: from stream of s".to_owned(),
+        ),
+        (
+            "CREATE STREAMING TABLE t; CREATE FLOW `a flow` AS INSERT INTO ONCE t BY NAME WITH c AS (SELECT 1 AS x) SELECT * FROM c",
+            "t (streaming table)\n  flow a flow: once, from constants".to_owned(),
+        ),
+        (
+            "CREATE STREAMING TABLE t; CREATE FLOW f AS AUTO CDC ONCE INTO t FROM s KEYS a, b SEQUENCE BY seq STORED AS SCD TYPE 2",
+            format!("t (streaming table)\n  flow f: once, {history}"),
+        ),
+        (
+            "CREATE STREAMING TABLE t; APPLY CHANGES INTO LIVE.t FROM STREAM(LIVE.s) KEYS (a, b) IGNORE NULL UPDATES APPLY AS DELETE WHEN op = 'D' SEQUENCE BY seq COLUMNS * EXCEPT (op, seq) STORED AS SCD TYPE 2 TRACK HISTORY ON * EXCEPT (c)",
+            format!(
+                "t (streaming table)\n  {}",
+                with(
+                    ", delete when op = 'D', columns * except (op, seq), history of * except (c), nulls keep the value before"
+                )
+            ),
+        ),
+        (
+            "CREATE STREAMING TABLE t FLOW AUTO CDC FROM STREAM s TRACK HISTORY ON c, d STORED AS SCD TYPE 2 COLUMNS (a, b, c, d) IGNORE NULL UPDATES ON * EXCEPT c SEQUENCE BY seq KEYS a, b",
+            format!(
+                "t (streaming table)\n  {}",
+                with(", columns (a, b, c, d), history of (c, d), nulls keep the value before")
+            ),
+        ),
+        (
+            "CREATE STREAMING TABLE t FLOW AUTO CDC FROM STREAM(s) KEYS (a, b) SEQUENCE BY seq STORED AS SCD TYPE 2 TRACK HISTORY ON ()",
+            format!("t (streaming table)\n  {}", with(", history of ()")),
+        ),
+        (
+            "USE CATALOG other; USE SCHEMA silver; CREATE STREAMING TABLE t AS SELECT * FROM STREAM main.default.s",
+            "other.silver.t (streaming table)\n  from stream of s".to_owned(),
+        ),
+        (
+            "SET x = 'a;b'; SET y = ${x} -- note\n; CREATE STREAMING TABLE t AS SELECT * FROM STREAM s WHERE a = ${y}",
+            "t (streaming table)\n  from stream of s".to_owned(),
+        ),
+    ] {
+        let base = "CREATE STREAMING TABLE s AS SELECT * FROM STREAM read_files('in');";
+        let found = outcome(&[("a.sql", base), ("b.sql", text)]);
+        let found: Vec<&str> =
+            found.lines().filter(|line| !line.starts_with("s (") && !line.ends_with("/p/in")).collect();
+        assert_eq!(found.join("\n"), expected, "{text}");
+    }
+}
+
 /// A target and a source for AUTO CDC, and one flow with these clauses.
 fn cdc(clauses: &str) -> String {
     format!("CREATE STREAMING TABLE t; CREATE FLOW f AS AUTO CDC INTO t FROM STREAM s\n{clauses}")

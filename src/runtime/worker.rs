@@ -93,7 +93,12 @@ impl Mail {
 
 impl Workers {
     /// Starts `options.workers` workers. What they have to say arrives at `events`.
-    pub fn start(plan: &Arc<Plan>, start: &Start, options: &RunOptions, events: &Sender<FromWorker>) -> Result<Workers> {
+    pub fn start(
+        plan: &Arc<Plan>,
+        start: &Start,
+        options: &RunOptions,
+        events: &Sender<FromWorker>,
+    ) -> Result<Workers> {
         let count = options.workers.max(1);
         let (mut mailboxes, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..count {

@@ -15,6 +15,8 @@ mod relation;
 mod snippet;
 mod statement;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod token;
 mod types;
 

@@ -39,6 +39,19 @@ impl<'a> Snippets<'a> {
         parse_query(&self.context, tokens, cursor.next_span())
     }
 
+    /// A query where a statement of another kind might stand.
+    pub(crate) fn lone_query(&self, piece: &Range<usize>) -> Result<WrittenQuery> {
+        let cursor = self.cursor(piece)?;
+        let starts = ["select", "with", "values", "from"].iter().any(|word| cursor.is_word(word));
+        match cursor.peek() {
+            Some(token) if !starts && *token != Token::LParen => {
+                let error = Error::user("NOT_A_QUERY", format!("`{token}` starts no query")).at(&cursor.here());
+                Err(error.help("tables change through the pipeline's own flows; here stands one SELECT"))
+            }
+            _ => self.query(piece),
+        }
+    }
+
     /// An expression without a query in it; `what` is for the message.
     pub(crate) fn expr(&self, piece: &Range<usize>, what: &str) -> Result<(Expr, Span)> {
         let mut cursor = self.cursor(piece)?;

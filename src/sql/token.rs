@@ -27,11 +27,11 @@ pub(super) fn tokens_of(text: &Source) -> Result<Vec<TokenWithSpan>, (String, Lo
     for TokenWithSpan { token, span } in tokens {
         match token {
             Token::Whitespace(_) | Token::EOF => {}
-            Token::DoubleQuotedString(value) | Token::SingleQuotedString(value) => {
+            Token::DoubleQuotedString(_) | Token::SingleQuotedString(_) => {
                 let raw = raw_prefix(&mut result, span);
-                result.push(string(text, raw, value, span));
+                result.push(string(text, raw, span));
             }
-            Token::Word(word) if word.quote_style.is_none() => number_or_suffix(&mut result, word, span),
+            Token::Word(word) if word.quote_style.is_none() => number_or_word(&mut result, word, span),
             token => result.push(TokenWithSpan { token, span }),
         }
     }
@@ -52,62 +52,97 @@ fn raw_prefix(tokens: &mut Vec<TokenWithSpan>, string: AstSpan) -> Option<AstSpa
     }
 }
 
-/// Strings are single-quoted for everything behind us; those with `r` before them keep their backslashes.
-fn string(text: &Source, raw: Option<AstSpan>, value: String, span: AstSpan) -> TokenWithSpan {
+/// Strings are single-quoted for everything behind us, and hold what Spark reads from their text.
+fn string(text: &Source, raw: Option<AstSpan>, span: AstSpan) -> TokenWithSpan {
+    let written = text.slice(span);
+    let inner = written.get(1..written.len().saturating_sub(1)).unwrap_or("");
     match raw {
-        None => TokenWithSpan { token: Token::SingleQuotedString(value), span },
         Some(prefix) => {
-            let written = text.slice(span);
-            let inner = written.get(1..written.len().saturating_sub(1)).unwrap_or("").to_owned();
-            TokenWithSpan {
-                token: Token::SingleQuotedString(inner),
-                span: AstSpan { start: prefix.start, end: span.end },
-            }
+            let token = Token::SingleQuotedString(inner.to_owned());
+            TokenWithSpan { token, span: AstSpan { start: prefix.start, end: span.end } }
+        }
+        None => {
+            let quote = written.chars().next().unwrap_or('\'');
+            TokenWithSpan { token: Token::SingleQuotedString(unescaped(inner, quote)), span }
         }
     }
 }
 
-/// Spark's number suffixes (`1.5D`, `7BD`, `3S`) become casts; sqlparser would read them as an alias or a name.
-fn number_or_suffix(tokens: &mut Vec<TokenWithSpan>, word: Word, span: AstSpan) {
-    let digits: String = word.value.chars().take_while(char::is_ascii_digit).collect();
-    let (number, suffix) = if digits.is_empty() {
-        match tokens.last() {
-            Some(TokenWithSpan { token: Token::Number(number, false), span: before }) if before.end == span.start => {
-                (number.clone(), word.value.as_str())
-            }
-            _ => return tokens.push(TokenWithSpan { token: Token::Word(word), span }),
+/// The value of a string from the text between its quotes. `\%` and `\_` stay, since LIKE reads them.
+fn unescaped(inner: &str, quote: char) -> String {
+    let mut value = String::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some(c) = rest.chars().next() {
+        rest = rest.get(c.len_utf8()..).unwrap_or("");
+        if c == quote {
+            rest = rest.strip_prefix(quote).unwrap_or(rest);
         }
-    } else {
-        (digits.clone(), word.value.get(digits.len()..).unwrap_or(""))
+        if c != '\\' {
+            value.push(c);
+            continue;
+        }
+        let numbered = [('u', 4), ('U', 8)].into_iter().find_map(|(letter, length)| {
+            let digits = rest.strip_prefix(letter)?.get(..length)?;
+            let number = u32::from_str_radix(digits, 16).ok()?;
+            Some((char::from_u32(number)?, length + 1))
+        });
+        let octal = || {
+            let digits = rest.get(..3).filter(|digits| digits.starts_with(['0', '1', '2', '3']))?;
+            Some((char::from(u8::from_str_radix(digits, 8).ok()?), 3))
+        };
+        if let Some((c, length)) = numbered.or_else(octal) {
+            value.push(c);
+            rest = rest.get(length..).unwrap_or("");
+            continue;
+        }
+        let Some(escaped) = rest.chars().next() else { break };
+        rest = rest.get(escaped.len_utf8()..).unwrap_or("");
+        match escaped {
+            '0' => value.push('\0'),
+            'b' => value.push('\u{8}'),
+            'n' => value.push('\n'),
+            'r' => value.push('\r'),
+            't' => value.push('\t'),
+            'Z' => value.push('\u{1a}'),
+            '%' | '_' => value.extend(['\\', escaped]),
+            other => value.push(other),
+        }
+    }
+    value
+}
+
+/// Spark's number suffixes (`1.5D`, `7BD`, `3S`) become casts; sqlparser would read them as an alias.
+fn number_or_word(tokens: &mut Vec<TokenWithSpan>, word: Word, span: AstSpan) {
+    let number = match tokens.last() {
+        Some(TokenWithSpan { token: Token::Number(number, false), span: before }) if before.end == span.start => {
+            Some((number.clone(), AstSpan { start: before.start, end: span.end }))
+        }
+        _ => None,
     };
-    let scale = number.split_once('.').map_or(0, |(_, fraction)| fraction.len());
-    let precision = number.chars().filter(char::is_ascii_digit).count().max(1);
-    let target = match suffix.to_ascii_uppercase().as_str() {
-        "D" => "DOUBLE".to_owned(),
-        "F" => "FLOAT".to_owned(),
-        "S" => "SMALLINT".to_owned(),
-        "Y" => "TINYINT".to_owned(),
-        "L" => "BIGINT".to_owned(),
-        "BD" => format!("DECIMAL({precision}, {scale})"),
+    let suffix = word.value.to_ascii_uppercase();
+    let (number, span, target) = match (number, suffix.as_str()) {
+        (Some((number, span)), "D") => (number, span, "DOUBLE"),
+        (Some((number, span)), "F") => (number, span, "FLOAT"),
+        (Some((number, span)), "S") => (number, span, "SMALLINT"),
+        (Some((number, span)), "Y") => (number, span, "TINYINT"),
+        (Some((number, span)), "BD") => (number, span, "DECIMAL"),
         _ => return tokens.push(TokenWithSpan { token: Token::Word(word), span }),
     };
-    let start = if digits.is_empty() { tokens.pop().map_or(span.start, |t| t.span.start) } else { span.start };
-    let span = AstSpan { start, end: span.end };
+    tokens.pop();
+    let scale = number.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    let precision = number.chars().filter(char::is_ascii_digit).count();
     let mut push = |token| tokens.push(TokenWithSpan { token, span });
     push(Token::make_word("CAST", None));
     push(Token::LParen);
     push(Token::Number(number, false));
     push(Token::make_word("AS", None));
-    match target.split_once('(') {
-        None => push(Token::make_word(&target, None)),
-        Some((name, _)) => {
-            push(Token::make_word(name, None));
-            push(Token::LParen);
-            push(Token::Number(precision.to_string(), false));
-            push(Token::Comma);
-            push(Token::Number(scale.to_string(), false));
-            push(Token::RParen);
-        }
+    push(Token::make_word(target, None));
+    if target == "DECIMAL" {
+        push(Token::LParen);
+        push(Token::Number(precision.to_string(), false));
+        push(Token::Comma);
+        push(Token::Number(scale.to_string(), false));
+        push(Token::RParen);
     }
     push(Token::RParen);
 }
@@ -120,7 +155,9 @@ mod tests {
     #[test]
     fn strings_and_numbers_are_read_as_spark_reads_them() {
         for (text, expected) in [
-            ("'a\\'b' \"it's\"", "'a'b' 'it's'"),
+            ("'a\\'b' \"it's\" 'a''b' \"a\"\"b\"", "'a'b' 'it's' 'a'b' 'a\"b'"),
+            ("'\\u00e9\\U0001F600\\101\\t\\d\\f\\\\'", "'é\u{1F600}A\tdf\\'"),
+            ("'\\%\\_\\u12'", "'\\%\\_u12'"),
             ("r'\\d+' R\"\\n\" 'x\\n'", "'\\d+' '\\n' 'x\n'"),
             ("r '\\d'", "r 'd'"),
             ("1.5D x", "CAST ( 1.5 AS DOUBLE ) x"),
