@@ -3,13 +3,12 @@
 mod key;
 mod list;
 mod live;
+mod overlay;
 mod segment;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +17,7 @@ use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 pub use key::KeyMut;
 use key::{Size, Span};
+use overlay::{HashedKey, Overlay};
 use segment::Segment;
 
 /// Entries in the overlay before it becomes a segment, at least.
@@ -55,62 +55,6 @@ pub struct Entry<'a> {
     /// Its multiplicity, never zero.
     pub count: i64,
 }
-
-#[derive(Debug)]
-struct Cell {
-    order: Row,
-    data: Row,
-    count: i64,
-}
-
-impl Cell {
-    fn entry(&self) -> Entry<'_> {
-        Entry {
-            order: &self.order,
-            data: &self.data,
-            count: self.count,
-        }
-    }
-}
-
-/// A key with its [`stable_hash`], which is expensive enough to compute once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct HashedKey {
-    hash: u64,
-    key: Row,
-}
-
-impl HashedKey {
-    fn new(key: &Row) -> Self {
-        HashedKey {
-            hash: stable_hash(key),
-            key: key.clone(),
-        }
-    }
-}
-
-impl Hash for HashedKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-/// Passes the hash of a [`HashedKey`] on.
-#[derive(Default)]
-struct PassOn(u64);
-
-impl Hasher for PassOn {
-    fn write(&mut self, _: &[u8]) {}
-    // Routing leaves the low bits of all keys of a worker alike, but a table looks at the low bits.
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash.rotate_left(32);
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Overlay = HashMap<HashedKey, Vec<Cell>, BuildHasherDefault<PassOn>>;
 
 /// An ordered multimap from keys to entries: `key -> (order -> (data, count))`.
 ///
@@ -177,12 +121,10 @@ impl<O: Order> KeyedState<O> {
         self.size.entries == 0
     }
 
-    /// Memory in use, in bytes; exact for segments, an estimate for the overlay.
+    /// Memory in use, in bytes, without the allocator's own.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(Segment::bytes).sum::<usize>()
-            + self.size.overlay * 112
-            + self.overlay.len() * 64
+        self.segments.iter().map(Segment::bytes).sum::<usize>() + self.overlay.bytes()
     }
 
     /// The entries of `key`, to read and to change.
@@ -195,10 +137,10 @@ impl<O: Order> KeyedState<O> {
                 self.spans.push(Span { segment, entries });
             }
         }
-        let slot = self.overlay.get_mut(&key);
+        let cells = self.overlay.take(&key);
         KeyMut {
-            kept: slot.is_some(),
-            cells: slot.map(std::mem::take).unwrap_or_default(),
+            kept: cells.is_some(),
+            cells: cells.unwrap_or_default(),
             key,
             overlay: &mut self.overlay,
             segments: &mut self.segments,
@@ -213,7 +155,7 @@ impl<O: Order> KeyedState<O> {
     #[must_use]
     pub fn knows(&self, key: &Row) -> bool {
         let key = HashedKey::new(key);
-        self.overlay.contains_key(&key)
+        self.overlay.contains(&key)
             || self
                 .segments
                 .iter()
@@ -223,7 +165,7 @@ impl<O: Order> KeyedState<O> {
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
-        let overlay = self.overlay.keys().map(|key| key.key.clone());
+        let overlay = self.overlay.keys().cloned();
         let stored = self.segments.iter().flat_map(|segment| {
             (0..segment.key_count())
                 .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
@@ -247,7 +189,7 @@ impl<O: Order> KeyedState<O> {
                 let key = Row::from(segment.key(k));
                 let mut at = self.at(&key);
                 for entry in segment.span(k).map(|i| segment.entry(i)) {
-                    at.set(&Row::from(entry.order), Row::from(entry.data), entry.count);
+                    at.set(entry.order, entry.data, entry.count);
                 }
             }
         } else {
@@ -258,11 +200,14 @@ impl<O: Order> KeyedState<O> {
 
     fn maintain(&mut self) {
         // In proportion to the whole, so that growing rewrites an entry only a few times.
-        if self.size.overlay >= self.limit.max(self.size.entries / SHARE) || self.size.crowded {
+        if self.size.overlay >= self.limit.max(self.size.entries / SHARE)
+            || self.size.crowded
+            || self.overlay.wasteful()
+        {
             let overlay = std::mem::take(&mut self.overlay);
             self.size.overlay = 0;
             self.size.crowded = false;
-            let segment = flat(&overlay);
+            let segment = overlay.flat();
             self.push_segment(segment);
         }
         if self.size.decayed {
@@ -331,7 +276,7 @@ impl<O: Order> KeyedState<O> {
     /// What a snapshot holds, to be encoded as part of something larger.
     pub(crate) fn parts(&self) -> PartsRef<'_> {
         PartsRef {
-            overlay: flat(&self.overlay),
+            overlay: self.overlay.flat(),
             segments: &self.segments,
         }
     }
@@ -356,20 +301,6 @@ impl<O: Order> KeyedState<O> {
         }
         self.settle();
     }
-}
-
-fn flat(overlay: &Overlay) -> Segment {
-    let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = overlay.iter().collect();
-    keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
-    let mut segment = Segment::default();
-    for (key, cells) in keys {
-        for cell in cells {
-            segment.push(&cell.order, &cell.data, cell.count);
-        }
-        segment.close_key(key.hash, &key.key);
-    }
-    segment.seal();
-    segment
 }
 
 #[derive(Serialize)]

@@ -91,7 +91,7 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
             0 => {
                 let data = random.below(3).to_be_bytes()[7..].to_vec();
                 let count = random.below(4) as i64 - 1;
-                state.at(&key).set(&order, Row::from(data.clone()), count);
+                state.at(&key).set(&order, &data, count);
                 if count == 0 {
                     model.remove(&id)
                 } else {
