@@ -3,6 +3,7 @@
 mod key;
 mod list;
 mod live;
+mod merge;
 mod overlay;
 mod segment;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod tests;
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,7 @@ use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 pub use key::KeyMut;
 use key::{Size, Span};
+use merge::Merge;
 use overlay::{HashedKey, Overlay};
 use segment::Segment;
 
@@ -26,6 +29,8 @@ const OVERLAY: usize = 1 << 14;
 const SHARE: usize = 16;
 /// Entries of a single key in the overlay before it becomes a segment: they sit in one vector.
 const CROWD: usize = 1 << 10;
+/// Entries that a merge under way moves each time a key is looked up.
+const FUEL: usize = 32;
 /// A segment is at least this many times larger than all younger ones together.
 const GROWTH: usize = 4;
 
@@ -61,7 +66,8 @@ pub struct Entry<'a> {
 /// Segments, sorted and in flat memory, lie under a small mutable overlay. An entry is in one
 /// place only: the overlay or one segment, in which its count can change but its bytes cannot.
 /// When the overlay is full it becomes a segment, and segments merge so that each is several times
-/// larger than all younger ones together.
+/// larger than all younger ones together. A merge goes on a few entries at a time, each time a key
+/// is looked up, so no change waits for one.
 ///
 /// Entries whose count is negative are kept, since the insertion may still come, but navigation
 /// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
@@ -71,8 +77,9 @@ pub struct Entry<'a> {
 #[derive(Debug)]
 pub struct KeyedState<O: Order = Bytewise> {
     overlay: Overlay,
-    /// From large and old to small and young.
+    /// From old to young.
     segments: Vec<Segment>,
+    merge: Option<Merge>,
     size: Size,
     limit: usize,
     /// The spans of the key at hand, here to reuse the allocation.
@@ -85,6 +92,7 @@ impl<O: Order> Default for KeyedState<O> {
         KeyedState {
             overlay: Overlay::default(),
             segments: Vec::new(),
+            merge: None,
             size: Size::default(),
             limit: OVERLAY,
             spans: Vec::new(),
@@ -124,7 +132,9 @@ impl<O: Order> KeyedState<O> {
     /// Memory in use, in bytes, without the allocator's own.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(Segment::bytes).sum::<usize>() + self.overlay.bytes()
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
+            + self.overlay.bytes()
+            + self.merge.as_ref().map_or(0, Merge::bytes)
     }
 
     /// The entries of `key`, to read and to change.
@@ -144,6 +154,7 @@ impl<O: Order> KeyedState<O> {
             key,
             overlay: &mut self.overlay,
             segments: &mut self.segments,
+            merge: &mut self.merge,
             spans: &self.spans,
             size: &mut self.size,
             crowd: self.limit.min(CROWD),
@@ -194,7 +205,7 @@ impl<O: Order> KeyedState<O> {
             }
         } else {
             self.size.entries += segment.len() - segment.dead();
-            self.push_segment(segment);
+            self.push(segment);
         }
     }
 
@@ -207,47 +218,51 @@ impl<O: Order> KeyedState<O> {
             let overlay = std::mem::take(&mut self.overlay);
             self.size.overlay = 0;
             self.size.crowded = false;
-            let segment = overlay.flat();
-            self.push_segment(segment);
+            self.push(overlay.flat());
         }
-        if self.size.decayed {
-            self.size.decayed = false;
-            for segment in &mut self.segments {
-                if segment.dead() * 2 > segment.len() {
-                    *segment = segment::merge::<O>(std::slice::from_ref(segment));
-                }
+        if self.merge.is_none() {
+            self.merge = self.plan().map(|parts| Merge::new(&self.segments, parts));
+        }
+        if let Some(merge) = &mut self.merge {
+            // The more segments have come since it began, the faster it goes.
+            let waiting = self.segments.len() - merge.end();
+            let fuel = FUEL.min(self.limit / 4) * (1 + waiting);
+            if merge.step::<O>(&self.segments, fuel)
+                && let Some(merge) = self.merge.take()
+            {
+                merge.finish::<O>(&mut self.segments);
             }
-            self.settle();
         }
     }
 
-    fn push_segment(&mut self, segment: Segment) {
+    fn push(&mut self, segment: Segment) {
         if !segment.is_empty() {
             self.segments.push(segment);
-            self.settle();
         }
     }
 
-    /// Restores the invariant on sizes with one merge of the youngest segments.
-    fn settle(&mut self) {
-        self.segments.retain(|segment| !segment.is_empty());
-        self.segments
-            .sort_by_key(|segment| std::cmp::Reverse(segment.len()));
-        let mut keep = self.segments.len();
-        let mut total = 0;
-        let mut merged = keep;
-        while let Some(segment) = keep.checked_sub(1).and_then(|i| self.segments.get(i)) {
+    /// The segments to merge next: one that is mostly dead, or the youngest ones as far as they
+    /// are not several times smaller than the one before them.
+    fn plan(&mut self) -> Option<Range<usize>> {
+        if self.size.decayed {
+            let decayed = self
+                .segments
+                .iter()
+                .position(|segment| segment.dead() * 2 > segment.len());
+            if let Some(i) = decayed {
+                return Some(i..i + 1);
+            }
+            self.size.decayed = false;
+        }
+        let (mut start, mut total) = (self.segments.len(), 0);
+        for (i, segment) in self.segments.iter().enumerate().rev() {
             if total > 0 && segment.len() >= GROWTH * total {
                 break;
             }
             total += segment.len();
-            keep -= 1;
-            merged = keep;
+            start = i;
         }
-        if self.segments.len() - merged > 1 {
-            let parts = self.segments.split_off(merged);
-            self.segments.push(segment::merge::<O>(&parts));
-        }
+        (self.segments.len() - start > 1).then_some(start..self.segments.len())
     }
 
     /// The state as bytes, framed for `kind`. Cost: one pass over the state.
@@ -299,7 +314,6 @@ impl<O: Order> KeyedState<O> {
                 self.segments.push(segment);
             }
         }
-        self.settle();
     }
 }
 

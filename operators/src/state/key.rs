@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::merge::Merge;
 use super::overlay::{Cell, HashedKey, Overlay};
 use super::segment::Segment;
 use super::{Bytewise, Entry, Order};
@@ -36,6 +37,7 @@ pub struct KeyMut<'a, O: Order = Bytewise> {
     pub(super) kept: bool,
     pub(super) overlay: &'a mut Overlay,
     pub(super) segments: &'a mut [Segment],
+    pub(super) merge: &'a mut Option<Merge>,
     pub(super) spans: &'a [Span],
     pub(super) size: &'a mut Size,
     pub(super) crowd: usize,
@@ -203,6 +205,9 @@ impl<O: Order> KeyMut<'_, O> {
                 if let Some(segment) = self.segments.get_mut(s) {
                     segment.set_count(i, count);
                     self.size.decayed |= segment.dead() * 2 > segment.len();
+                    if let Some(merge) = self.merge {
+                        merge.touch(&self.key, s, i);
+                    }
                 }
             }
         }
