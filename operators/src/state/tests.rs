@@ -253,7 +253,10 @@ fn changes_during_a_merge() {
                 model.entry(id).or_insert((order.to_vec(), vec![], 0)).2 += diff;
             }
         }
-        assert!(merging > 3_000, "merges were under way in {merging} of 30000 steps");
+        assert!(
+            merging > 3_000,
+            "merges were under way in {merging} of 30000 steps"
+        );
         assert_eq!(state.len(), model.len());
         for n in 0..7 {
             for _ in 0..20 {
