@@ -110,7 +110,10 @@ impl Actor {
             deletes.extend((removed.num_rows() > 0).then_some(removed));
         }
         if compare {
-            let mut rows = self.table.scan();
+            let mut rows = {
+                let _runtime = self.io.enter();
+                self.table.scan()
+            };
             while let Some(batch) = self.io.block_on(rows.next()) {
                 deletes.push(batch?);
             }
