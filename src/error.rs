@@ -242,8 +242,12 @@ impl fmt::Display for Error {
             let pad = " ".repeat(number.len());
             write!(f, "\n{pad}--> {span}")?;
             if !span.text.is_empty() {
-                let lead: String =
-                    span.text.chars().take(span.column.saturating_sub(1)).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+                let lead: String = span
+                    .text
+                    .chars()
+                    .take(span.column.saturating_sub(1))
+                    .map(|c| if c == '\t' { '\t' } else { ' ' })
+                    .collect();
                 write!(f, "\n{pad} |\n{number} | {}\n{pad} | {lead}{}", span.text, "^".repeat(span.length.max(1)))?;
             }
         }

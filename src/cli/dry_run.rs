@@ -22,7 +22,8 @@ impl DryRun {
         let plan = runtime::dry_run(&loaded.pipeline)?;
         let mut out = Graph::new(&loaded.pipeline)?.render(&loaded.pipeline);
         for lint in &loaded.lints {
-            let _ = writeln!(out, "\nwarning: [{}] {}\n --> {}\n  help: {}", lint.code, lint.message, lint.span, lint.help);
+            let _ =
+                writeln!(out, "\nwarning: [{}] {}\n --> {}\n  help: {}", lint.code, lint.message, lint.span, lint.help);
         }
         for lint in &plan.lints {
             let _ = writeln!(out, "\nwarning: [{}] {}\n --> {}", lint.code, lint.message, lint.span);

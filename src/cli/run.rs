@@ -53,7 +53,7 @@ impl Run {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
         for lint in &loaded.lints {
-            tracing::info!("{}: {} ({})", lint.code, lint.message, lint.span);
+            eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
         let options = RunOptions {
@@ -124,7 +124,11 @@ fn render(report: &RunReport) -> String {
             table.verdicts_withdrawn, table.inserted, table.deleted
         );
         for rule in table.expectations.iter().filter(|rule| rule.failed != 0) {
-            let _ = write!(out, "  expectation {} ({}): passed {}, failed {}", rule.name, rule.action, rule.passed, rule.failed);
+            let _ = write!(
+                out,
+                "  expectation {} ({}): passed {}, failed {}",
+                rule.name, rule.action, rule.passed, rule.failed
+            );
             let mut notes = Vec::new();
             if rule.null != 0 {
                 notes.push(format!("{} null", rule.null));

@@ -63,7 +63,7 @@ pub enum Outcome {
         /// The epoch.
         epoch: Epoch,
         /// The faults.
-        faults: Vec<RowFault>,
+        faults: Vec<Box<RowFault>>,
     },
 }
 
@@ -101,7 +101,7 @@ pub struct Builder<'s> {
     /// The dataflow's scope.
     pub scope: Scope<'s, Epoch>,
     /// Fault streams of all operators so far.
-    pub faults: Vec<Stream<'s, Epoch, Vec<RowFault>>>,
+    pub faults: Vec<Stream<'s, Epoch, Vec<Box<RowFault>>>>,
 }
 
 struct Edge<'s> {
@@ -111,8 +111,8 @@ struct Edge<'s> {
 
 impl<'s> Builder<'s> {
     /// Separates faults from batches.
-    pub fn split_faults(&mut self, stream: Stream<'s, Epoch, Vec<Result<Batch, RowFault>>>) -> Batches<'s> {
-        let (batches, faults) = stream.ok_err(|item: Result<Batch, RowFault>| item);
+    pub fn split_faults(&mut self, stream: Stream<'s, Epoch, Vec<Result<Batch, Box<RowFault>>>>) -> Batches<'s> {
+        let (batches, faults) = stream.ok_err(|item: Result<Batch, Box<RowFault>>| item);
         self.faults.push(faults);
         batches
     }
@@ -126,22 +126,23 @@ impl<'s> Builder<'s> {
         mut f: impl FnMut(&mut [(D, Epoch, Diff)]) -> Result<(), ArrowError> + 'static,
     ) -> Rows<'s, D> {
         let label = label.to_owned();
-        type Item<D> = Result<(D, Epoch, Diff), RowFault>;
-        let mapped = rows.inner.unary::<CapacityContainerBuilder<Vec<Item<D>>>, _, _, _>(Pipeline, name, move |_, _| {
-            move |input, output| {
-                input.for_each(|cap, data| {
-                    let mut session = output.session(&cap);
-                    match f(data.as_mut_slice()) {
-                        Ok(()) => session.give_iterator(data.drain(..).map(Ok)),
-                        Err(error) => {
-                            let epoch = data.first().map_or(0, |(_, epoch, _)| *epoch);
-                            data.clear();
-                            session.give(Err(internal(epoch, &label, error.to_string())));
+        type Item<D> = Result<(D, Epoch, Diff), Box<RowFault>>;
+        let mapped =
+            rows.inner.unary::<CapacityContainerBuilder<Vec<Item<D>>>, _, _, _>(Pipeline, name, move |_, _| {
+                move |input, output| {
+                    input.for_each(|cap, data| {
+                        let mut session = output.session(&cap);
+                        match f(data.as_mut_slice()) {
+                            Ok(()) => session.give_iterator(data.drain(..).map(Ok)),
+                            Err(error) => {
+                                let epoch = data.first().map_or(0, |(_, epoch, _)| *epoch);
+                                data.clear();
+                                session.give(Err(internal(epoch, &label, error.to_string())));
+                            }
                         }
-                    }
-                });
-            }
-        });
+                    });
+                }
+            });
         let (rows, faults) = mapped.ok_err(|item: Item<D>| item);
         self.faults.push(faults);
         rows.as_collection()
@@ -187,8 +188,7 @@ pub fn build<'s>(
                 for flow in &cdc.flows {
                     inputs.push(build_node(&mut builder, &edges, &flow.input, &format!("flow {}", flow.name), &label)?);
                 }
-                let Merged { rows, quarantine: invalid } =
-                    merge(&mut builder, cdc, &dataset.schema, &judge, inputs)?;
+                let Merged { rows, quarantine: invalid } = merge(&mut builder, cdc, &dataset.schema, &judge, inputs)?;
                 quarantine.push(invalid);
                 rows
             }
@@ -207,9 +207,14 @@ pub fn build<'s>(
                 let wanted = if start.compare.contains(&table) { 0 } else { start.hydrated + 1 };
                 let stream = stream.filter(move |batch: &Batch| batch.epoch >= wanted);
                 let outbox = outbox.clone();
-                closed.push(commit(stream, empty::<_, Vec<RowFault>>(scope), &format!("commit {label}"), move |epoch, batches, _| {
-                    outbox(Outcome::Changes { table, epoch, batches });
-                }));
+                closed.push(commit(
+                    stream,
+                    empty::<_, Vec<Box<RowFault>>>(scope),
+                    &format!("commit {label}"),
+                    move |epoch, batches, _| {
+                        outbox(Outcome::Changes { table, epoch, batches });
+                    },
+                ));
             };
             keep(rows.clone(), TableId::Rows(index));
             if dataset.quarantine.is_some() {
@@ -263,19 +268,20 @@ pub fn with_wall(schema: &SchemaRef) -> SchemaRef {
 
 fn judge_rows<'s>(builder: &mut Builder<'s>, input: Batches<'s>, judge: Judge) -> (Batches<'s>, Batches<'s>) {
     let name = judge.label.clone();
-    let (rows, quarantined, faults, _) = fan_out(input, &name, move |batch, fan: &mut Fan<Batch, Batch, RowFault, ()>| {
-        let epoch = batch.epoch;
-        match judge.judge(batch) {
-            Ok(judged) => {
-                if judged.kept.rows.num_rows() > 0 {
-                    fan.first.push(judged.kept);
+    let (rows, quarantined, faults, _) =
+        fan_out(input, &name, move |batch, fan: &mut Fan<Batch, Batch, Box<RowFault>, ()>| {
+            let epoch = batch.epoch;
+            match judge.judge(batch) {
+                Ok(judged) => {
+                    if judged.kept.rows.num_rows() > 0 {
+                        fan.first.push(judged.kept);
+                    }
+                    fan.second.extend(judged.quarantined);
+                    fan.third.extend(judged.faults);
                 }
-                fan.second.extend(judged.quarantined);
-                fan.third.extend(judged.faults);
+                Err(error) => fan.third.push(judge.broken(epoch, &error)),
             }
-            Err(error) => fan.third.push(judge.broken(epoch, &error)),
-        }
-    });
+        });
     builder.faults.push(faults);
     (rows, quarantined)
 }
@@ -289,13 +295,14 @@ fn build_node<'s>(
 ) -> Result<Batches<'s>> {
     match node {
         Node::Read { input, columns, schema } => {
-            let edge = edges.get(input).ok_or_else(|| Error::internal(format!("{input:?} is read before it is built")))?;
+            let edge =
+                edges.get(input).ok_or_else(|| Error::internal(format!("{input:?} is read before it is built")))?;
             if columns.len() == edge.width && columns.iter().enumerate().all(|(i, c)| i == *c) {
                 return Ok(edge.stream.clone());
             }
             let (columns, schema, label) = (columns.clone(), Arc::clone(schema), label.to_owned());
             let (batches, faults, _, _) =
-                fan_out(edge.stream.clone(), name, move |batch, fan: &mut Fan<Batch, RowFault, (), ()>| {
+                fan_out(edge.stream.clone(), name, move |batch, fan: &mut Fan<Batch, Box<RowFault>, (), ()>| {
                     let chosen = columns.iter().filter_map(|i| batch.rows.columns().get(*i).cloned()).collect();
                     match relabel(&schema, chosen, batch.rows.num_rows()) {
                         Ok(rows) => fan.first.push(batch.with_rows(rows)),
@@ -349,7 +356,7 @@ fn map_steps<'s>(
 ) -> Batches<'s> {
     let label = label.to_owned();
     let flow = name.strip_prefix("flow ").map(str::to_owned);
-    let (batches, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Batch, RowFault, (), ()>| {
+    let (batches, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Batch, Box<RowFault>, (), ()>| {
         let epoch = batch.epoch;
         match run_steps(&steps, batch) {
             Ok(batch) if batch.rows.num_rows() > 0 => fan.first.push(batch),

@@ -63,19 +63,33 @@ fn normal(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     }
     Ok(match column.data_type() {
         DataType::Float16 => {
-            let values: Float16Array = column.as_primitive::<Float16Type>().unary(|v| if f32::from(v) == 0.0 { Default::default() } else { v });
+            let values: Float16Array = column
+                .as_primitive::<Float16Type>()
+                .unary(|v| if f32::from(v) == 0.0 { Default::default() } else { v });
             Arc::new(values)
         }
         DataType::Float32 => {
-            let values: Float32Array = column
-                .as_primitive::<Float32Type>()
-                .unary(|v| if v == 0.0 { 0.0 } else if v.is_nan() { f32::NAN } else { v });
+            let values: Float32Array = column.as_primitive::<Float32Type>().unary(|v| {
+                if v == 0.0 {
+                    0.0
+                } else if v.is_nan() {
+                    f32::NAN
+                } else {
+                    v
+                }
+            });
             Arc::new(values)
         }
         DataType::Float64 => {
-            let values: Float64Array = column
-                .as_primitive::<Float64Type>()
-                .unary(|v| if v == 0.0 { 0.0 } else if v.is_nan() { f64::NAN } else { v });
+            let values: Float64Array = column.as_primitive::<Float64Type>().unary(|v| {
+                if v == 0.0 {
+                    0.0
+                } else if v.is_nan() {
+                    f64::NAN
+                } else {
+                    v
+                }
+            });
             Arc::new(values)
         }
         DataType::Struct(fields) => {
@@ -198,13 +212,12 @@ impl Cells {
                 })
                 .collect();
             let mut columns = leaf.codec.decode(cells)?;
-            values.push((leaf, columns.pop().unwrap_or_else(|| arrow::array::new_null_array(&leaf.data_type, rows.len()))));
+            values.push((
+                leaf,
+                columns.pop().unwrap_or_else(|| arrow::array::new_null_array(&leaf.data_type, rows.len())),
+            ));
         }
-        self.fields
-            .iter()
-            .enumerate()
-            .map(|(index, field)| assemble(field.data_type(), &[index], &values))
-            .collect()
+        self.fields.iter().enumerate().map(|(index, field)| assemble(field.data_type(), &[index], &values)).collect()
     }
 }
 

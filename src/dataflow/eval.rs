@@ -114,8 +114,8 @@ pub fn run_steps(steps: &[Step], mut batch: Batch) -> Result<Batch, (BadRow, Rec
                 for column in columns {
                     arrays.push(evaluate_rows(column, &batch.rows).map_err(|e| (e, batch.rows.clone()))?);
                 }
-                let rows = relabel(schema, arrays, batch.rows.num_rows())
-                    .map_err(|e| (broken(&e), batch.rows.clone()))?;
+                let rows =
+                    relabel(schema, arrays, batch.rows.num_rows()).map_err(|e| (broken(&e), batch.rows.clone()))?;
                 batch = batch.with_rows(rows);
             }
         }
@@ -140,8 +140,9 @@ pub fn row_json(rows: &RecordBatch, index: usize) -> String {
     let one = rows.slice(index.min(rows.num_rows().saturating_sub(1)), rows.num_rows().min(1));
     let mut out = Vec::new();
     let written = one.project(&shown).and_then(|one| {
-        let mut writer =
-            arrow::json::WriterBuilder::new().with_explicit_nulls(true).build::<_, arrow::json::writer::LineDelimited>(&mut out);
+        let mut writer = arrow::json::WriterBuilder::new()
+            .with_explicit_nulls(true)
+            .build::<_, arrow::json::writer::LineDelimited>(&mut out);
         writer.write(&one)?;
         writer.finish()
     });

@@ -31,7 +31,7 @@ pub struct RowFault {
     pub rows: Vec<String>,
 }
 
-impl HasEpoch for RowFault {
+impl HasEpoch for Box<RowFault> {
     fn epoch(&self) -> Epoch {
         self.epoch
     }

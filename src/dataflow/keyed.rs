@@ -8,7 +8,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use differential_dataflow::{AsCollection, ExchangeData};
-use silverflow_operators::{Dedup, Diff, Distinct, EquiJoin, Epoch, JoinKind, Lookup, LookupKind, Row, Rows};
+use silverflow_operators::{Dedup, Diff, Distinct, Epoch, EquiJoin, JoinKind, Lookup, LookupKind, Row, Rows};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::Pipeline;
@@ -34,23 +34,24 @@ pub fn encode<'s, D: ExchangeData>(
     builder: &mut Builder<'s>,
     input: Batches<'s>,
     name: &str,
-    mut rows: impl FnMut(&Batch) -> Result<Vec<Option<D>>, RowFault> + 'static,
+    mut rows: impl FnMut(&Batch) -> Result<Vec<Option<D>>, Box<RowFault>> + 'static,
 ) -> Rows<'s, D> {
-    let (updates, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Update<D>, RowFault, (), ()>| {
-        if batch.rows.num_rows() == 0 {
-            return;
-        }
-        match rows(&batch) {
-            Ok(items) => {
-                for (index, item) in items.into_iter().enumerate() {
-                    if let Some(item) = item {
-                        fan.first.push((item, batch.epoch, isize::try_from(batch.diff(index)).unwrap_or_default()));
+    let (updates, faults, _, _) =
+        fan_out(input, name, move |batch, fan: &mut Fan<Update<D>, Box<RowFault>, (), ()>| {
+            if batch.rows.num_rows() == 0 {
+                return;
+            }
+            match rows(&batch) {
+                Ok(items) => {
+                    for (index, item) in items.into_iter().enumerate() {
+                        if let Some(item) = item {
+                            fan.first.push((item, batch.epoch, isize::try_from(batch.diff(index)).unwrap_or_default()));
+                        }
                     }
                 }
+                Err(fault) => fan.second.push(fault),
             }
-            Err(fault) => fan.second.push(fault),
-        }
-    });
+        });
     builder.faults.push(faults);
     updates.as_collection()
 }
@@ -64,9 +65,8 @@ pub fn decode<'s, D: Clone + 'static>(
     mut columns: impl FnMut(Epoch, &[(D, i64)]) -> Result<arrow::array::RecordBatch, ArrowError> + 'static,
 ) -> Batches<'s> {
     let label = label.to_owned();
-    let decoded: Stream<'s, Epoch, Vec<Result<Batch, RowFault>>> = input
-        .inner
-        .unary_frontier::<CapacityContainerBuilder<Vec<Result<Batch, RowFault>>>, _, _, _>(
+    let decoded: Stream<'s, Epoch, Vec<Result<Batch, Box<RowFault>>>> =
+        input.inner.unary_frontier::<CapacityContainerBuilder<Vec<Result<Batch, Box<RowFault>>>>, _, _, _>(
             Pipeline,
             name,
             move |_, _| {
@@ -105,7 +105,7 @@ fn diffs<D>(chunk: &[(D, i64)]) -> Option<Arc<[i64]>> {
     if chunk.iter().all(|(_, d)| *d == 1) { None } else { Some(chunk.iter().map(|(_, d)| *d).collect()) }
 }
 
-fn broken(epoch: Epoch, label: &str) -> impl Fn(ArrowError) -> RowFault + '_ {
+fn broken(epoch: Epoch, label: &str) -> impl Fn(ArrowError) -> Box<RowFault> + '_ {
     move |error| internal(epoch, label, error.to_string())
 }
 
@@ -247,7 +247,8 @@ pub fn match_rows<'s>(
     let row_codec = codec(node.rows.schema(), label)?;
     let reference_schema = if presence { Arc::new(Schema::empty()) } else { Arc::clone(node.reference.schema()) };
     let reference_codec = codec(&reference_schema, label)?;
-    let nulls: Vec<ArrayRef> = reference_schema.fields().iter().map(|f: &FieldRef| new_null_array(f.data_type(), 1)).collect();
+    let nulls: Vec<ArrayRef> =
+        reference_schema.fields().iter().map(|f: &FieldRef| new_null_array(f.data_type(), 1)).collect();
     let null_row = if presence {
         Row::default()
     } else {

@@ -47,10 +47,13 @@ pub fn merge<'s>(
     let (mut changes, mut truncates, mut quarantine) = (Vec::new(), Vec::new(), Vec::new());
     for (flow, input) in cdc.flows.iter().zip(inputs) {
         let events = Events::new(cdc, flow, judge)?;
-        let (keyed, truncate, invalid, faults) =
-            fan_out(input, &format!("flow {}: events", flow.name), move |batch, fan: &mut Fan<Keyed, Truncate, Batch, RowFault>| {
+        let (keyed, truncate, invalid, faults) = fan_out(
+            input,
+            &format!("flow {}: events", flow.name),
+            move |batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>| {
                 events.read(&batch, fan);
-            });
+            },
+        );
         changes.push(keyed);
         truncates.push(truncate);
         quarantine.push(invalid);
@@ -82,7 +85,8 @@ pub fn merge<'s>(
         ScdType::One => {
             let (tally, dataset) = (judge.tally.clone(), judge.dataset);
             // Filling in nulls takes back what it has completed before, whatever the source does.
-            let state = if cdc.append_only && cdc.fill.is_empty() { Scd1State::append_only() } else { Scd1State::new() };
+            let state =
+                if cdc.append_only && cdc.fill.is_empty() { Scd1State::append_only() } else { Scd1State::new() };
             let name = format!("{label}: SCD type 1");
             let newest = changes.scd1_with(truncates, &name, shared(state), move |epoch, moved| {
                 tally.count(epoch, dataset, |c| c.ties += moved);
@@ -162,7 +166,7 @@ impl Events {
         })
     }
 
-    fn read(&self, batch: &Batch, fan: &mut Fan<Keyed, Truncate, Batch, RowFault>) {
+    fn read(&self, batch: &Batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) {
         if batch.rows.num_rows() == 0 {
             return;
         }
@@ -198,7 +202,7 @@ impl Events {
         &self,
         batch: &Batch,
         events: &Evaluated,
-        fan: &mut Fan<Keyed, Truncate, Batch, RowFault>,
+        fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>,
     ) -> Result<(), ArrowError> {
         let rows = batch.rows.num_rows();
         let layout = relabel(&self.schema, events.columns.clone(), rows)?;
@@ -258,7 +262,7 @@ impl Events {
     fn judged(
         &self,
         upserts: Chosen,
-        fan: &mut Fan<Keyed, Truncate, Batch, RowFault>,
+        fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>,
     ) -> Result<Chosen, ArrowError> {
         if self.judge.rules.is_empty() {
             self.passed(upserts.batch.epoch, upserts.batch.coming());
@@ -288,27 +292,29 @@ impl Events {
         invalid: &BooleanArray,
         no_key: &BooleanArray,
         no_sequence: &BooleanArray,
-        fan: &mut Fan<Keyed, Truncate, Batch, RowFault>,
+        fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>,
     ) -> Result<(), ArrowError> {
         if self.quarantine_invalid {
             let chosen = Chosen::new(batch, layout, &new_null_array(&DataType::Null, invalid.len()), invalid)?;
             let (no_key, no_sequence) = (only(no_key, invalid)?, only(no_sequence, invalid)?);
-            let reasons = [
-                Reason { name: "null_key", rows: &no_key },
-                Reason { name: "null_sequence", rows: &no_sequence },
-            ];
+            let reasons =
+                [Reason { name: "null_key", rows: &no_key }, Reason { name: "null_sequence", rows: &no_sequence }];
             fan.third.push(self.judge.quarantine_for(&self.visible(&chosen)?, &reasons)?);
             return Ok(());
         }
         for (rows, code, what) in [
-            (no_sequence, "AUTOCDC_MICROBATCH_VALIDATION.NULL_SEQUENCE", "a change event has no sequence (SEQUENCE BY is null)"),
+            (
+                no_sequence,
+                "AUTOCDC_MICROBATCH_VALIDATION.NULL_SEQUENCE",
+                "a change event has no sequence (SEQUENCE BY is null)",
+            ),
             (no_key, "AUTOCDC_MICROBATCH_VALIDATION.NULL_KEY", "a change event has no key (a key column is null)"),
         ] {
             let bad: Vec<usize> = (0..rows.len()).filter(|i| rows.value(*i) && batch.diff(*i) > 0).collect();
             if bad.is_empty() {
                 continue;
             }
-            fan.fourth.push(RowFault {
+            fan.fourth.push(Box::new(RowFault {
                 epoch: batch.epoch,
                 dataset: self.judge.label.clone(),
                 flow: Some(self.flow.clone()),
@@ -318,7 +324,7 @@ impl Events {
                 message: format!("{what}; with the table property silverflow.cdc.invalid = 'quarantine' such events go to the target's quarantine"),
                 count: bad.len() as u64,
                 rows: bad.iter().take(super::fault::SHOWN_ROWS).map(|i| row_json(&batch.rows, *i)).collect(),
-            });
+            }));
         }
         Ok(())
     }
@@ -329,7 +335,7 @@ impl Events {
         Ok((keys, sequences))
     }
 
-    fn upserts(&self, chosen: &Chosen, fan: &mut Fan<Keyed, Truncate, Batch, RowFault>) -> Result<(), ArrowError> {
+    fn upserts(&self, chosen: &Chosen, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) -> Result<(), ArrowError> {
         let rows = chosen.batch.rows.num_rows();
         if rows == 0 {
             return Ok(());
@@ -374,7 +380,11 @@ fn logical_null(array: &ArrayRef) -> Result<BooleanArray, ArrowError> {
 
 fn only(mask: &BooleanArray, chosen: &BooleanArray) -> Result<BooleanArray, ArrowError> {
     let filtered = arrow::compute::filter(mask, chosen)?;
-    Ok(filtered.as_any().downcast_ref::<BooleanArray>().cloned().unwrap_or_else(|| BooleanArray::from(Vec::<bool>::new())))
+    Ok(filtered
+        .as_any()
+        .downcast_ref::<BooleanArray>()
+        .cloned()
+        .unwrap_or_else(|| BooleanArray::from(Vec::<bool>::new())))
 }
 
 struct Evaluated {
@@ -415,31 +425,37 @@ fn encode_filled<'s>(
     filled: Rows<'s, (Row, Change)>,
     label: &str,
 ) -> Result<Rows<'s, (Row, Change)>> {
-    let unsupported =
-        |e| Error::user("NOT_SUPPORTED", "values of these types cannot be kept in state yet").caused_by(e).dataset(label);
+    let unsupported = |e| {
+        Error::user("NOT_SUPPORTED", "values of these types cannot be kept in state yet").caused_by(e).dataset(label)
+    };
     let cells = Cells::new(&cdc.layout, &cdc.fill).map_err(unsupported)?;
     let values = codec(&cdc.layout, label)?;
     let tracked_codec = Codec::new(types_of(&cdc.layout, &cdc.tracked)).map_err(unsupported)?;
     let tracked = if cdc.scd == ScdType::Two { cdc.tracked.clone() } else { Vec::new() };
-    Ok(builder.map_chunks(filled, &format!("{label}: filled values"), label, move |chunk: &mut [((Row, Change), Epoch, Diff)]| {
-        let bytes: Vec<&[u8]> =
-            chunk.iter().filter_map(|((_, c), _, _)| c.upsert.as_ref().map(|u| u.value.as_bytes())).collect();
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let columns = cells.decode(&bytes)?;
-        let packed = values.encode(&columns)?;
-        let tracked = if tracked.is_empty() {
-            vec![Row::default(); packed.len()]
-        } else {
-            tracked_codec.encode(&normalise(&pick(&columns, &tracked))?)?
-        };
-        let upserts = chunk.iter_mut().filter_map(|((_, c), _, _)| c.upsert.as_mut());
-        for (upsert, (value, tracked)) in upserts.zip(packed.into_iter().zip(tracked)) {
-            *upsert = Upsert { rank: value.clone(), tracked, value };
-        }
-        Ok(())
-    }))
+    Ok(builder.map_chunks(
+        filled,
+        &format!("{label}: filled values"),
+        label,
+        move |chunk: &mut [((Row, Change), Epoch, Diff)]| {
+            let bytes: Vec<&[u8]> =
+                chunk.iter().filter_map(|((_, c), _, _)| c.upsert.as_ref().map(|u| u.value.as_bytes())).collect();
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let columns = cells.decode(&bytes)?;
+            let packed = values.encode(&columns)?;
+            let tracked = if tracked.is_empty() {
+                vec![Row::default(); packed.len()]
+            } else {
+                tracked_codec.encode(&normalise(&pick(&columns, &tracked))?)?
+            };
+            let upserts = chunk.iter_mut().filter_map(|((_, c), _, _)| c.upsert.as_mut());
+            for (upsert, (value, tracked)) in upserts.zip(packed.into_iter().zip(tracked)) {
+                *upsert = Upsert { rank: value.clone(), tracked, value };
+            }
+            Ok(())
+        },
+    ))
 }
 
 fn decode_versions<'s>(
@@ -460,17 +476,24 @@ fn decode_versions<'s>(
         .unwrap_or_default();
     let (kept, schema) = (cdc.kept.clone(), Arc::clone(target));
     let (tally, dataset): (Tally, usize) = (judge.tally.clone(), judge.dataset);
-    Ok(decode(builder, versions, &format!("{label}: versions"), &label, move |epoch, items: &[((Row, Version), i64)]| {
-        let layout = values.decode(items.iter().map(|((_, v), _)| v.value.as_bytes()))?;
-        let mut columns = pick(&layout, &kept);
-        columns.extend(sequences.decode(items.iter().map(|((_, v), _)| v.start.as_bytes()))?);
-        columns.extend(sequences.decode(items.iter().map(|((_, v), _)| v.end.as_ref().unwrap_or(&null).as_bytes()))?);
-        tally.count(epoch, dataset, |c| {
-            c.versions += items.iter().map(|(_, d)| d).sum::<i64>();
-            c.closed += items.iter().filter(|((_, v), _)| v.end.is_some()).map(|(_, d)| d).sum::<i64>();
-        });
-        relabel(&schema, columns, items.len())
-    }))
+    Ok(decode(
+        builder,
+        versions,
+        &format!("{label}: versions"),
+        &label,
+        move |epoch, items: &[((Row, Version), i64)]| {
+            let layout = values.decode(items.iter().map(|((_, v), _)| v.value.as_bytes()))?;
+            let mut columns = pick(&layout, &kept);
+            columns.extend(sequences.decode(items.iter().map(|((_, v), _)| v.start.as_bytes()))?);
+            columns
+                .extend(sequences.decode(items.iter().map(|((_, v), _)| v.end.as_ref().unwrap_or(&null).as_bytes()))?);
+            tally.count(epoch, dataset, |c| {
+                c.versions += items.iter().map(|(_, d)| d).sum::<i64>();
+                c.closed += items.iter().filter(|((_, v), _)| v.end.is_some()).map(|(_, d)| d).sum::<i64>();
+            });
+            relabel(&schema, columns, items.len())
+        },
+    ))
 }
 
 fn decode_newest<'s>(

@@ -10,9 +10,11 @@ mod keyed;
 mod merge;
 mod metrics;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, relabel};
-pub use codec::Codec;
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
+pub use codec::Codec;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};

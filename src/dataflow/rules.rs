@@ -43,7 +43,7 @@ pub struct Judged {
     /// To the quarantine, with the names of the violated rules.
     pub quarantined: Option<Batch>,
     /// Violations of rules with the action FAIL.
-    pub faults: Vec<RowFault>,
+    pub faults: Vec<Box<RowFault>>,
 }
 
 /// Why a row is in quarantine for another reason than a rule.
@@ -129,7 +129,11 @@ impl Judge {
 
     /// Quarantines rows for a reason that is no rule of the user's.
     pub fn quarantine_for(&self, batch: &Batch, reasons: &[Reason<'_>]) -> Result<Batch, ArrowError> {
-        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new("element", arrow::datatypes::DataType::Utf8, true));
+        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new(
+            "element",
+            arrow::datatypes::DataType::Utf8,
+            true,
+        ));
         for index in 0..batch.rows.num_rows() {
             for reason in reasons {
                 if reason.rows.value(index) {
@@ -148,7 +152,11 @@ impl Judge {
     }
 
     fn failed(&self, outcomes: &[Vec<Outcome>], chosen: &BooleanArray) -> ArrayRef {
-        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new("element", arrow::datatypes::DataType::Utf8, true));
+        let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new(
+            "element",
+            arrow::datatypes::DataType::Utf8,
+            true,
+        ));
         for (index, _) in chosen.iter().enumerate().filter(|(_, c)| *c == Some(true)) {
             for (rule, outcomes) in self.rules.iter().zip(outcomes) {
                 if outcomes.get(index) != Some(&Outcome::True) {
@@ -170,7 +178,7 @@ impl Judge {
         Ok(batch.with_rows(relabel(schema, columns, batch.rows.num_rows())?))
     }
 
-    fn fault(&self, rule: &Rule, outcomes: &[Outcome], batch: &Batch) -> Option<RowFault> {
+    fn fault(&self, rule: &Rule, outcomes: &[Outcome], batch: &Batch) -> Option<Box<RowFault>> {
         let violating: Vec<usize> = outcomes
             .iter()
             .enumerate()
@@ -180,7 +188,7 @@ impl Judge {
         if violating.is_empty() {
             return None;
         }
-        Some(RowFault {
+        Some(Box::new(RowFault {
             epoch: batch.epoch,
             dataset: self.label.clone(),
             flow: None,
@@ -190,18 +198,18 @@ impl Judge {
             message: format!("rows violate the expectation {} ({}), whose action is FAIL", rule.name, rule.text),
             count: violating.len() as u64,
             rows: violating.iter().take(SHOWN_ROWS).map(|i| row_json(&batch.rows, *i)).collect(),
-        })
+        }))
     }
 
     /// A fault of ours.
-    pub fn broken(&self, epoch: Epoch, error: &ArrowError) -> RowFault {
+    pub fn broken(&self, epoch: Epoch, error: &ArrowError) -> Box<RowFault> {
         internal(epoch, &self.label, error.to_string())
     }
 }
 
 /// A fault that data should not be able to cause.
-pub fn internal(epoch: Epoch, dataset: &str, message: String) -> RowFault {
-    RowFault {
+pub fn internal(epoch: Epoch, dataset: &str, message: String) -> Box<RowFault> {
+    Box::new(RowFault {
         epoch,
         dataset: dataset.to_owned(),
         flow: None,
@@ -211,12 +219,19 @@ pub fn internal(epoch: Epoch, dataset: &str, message: String) -> RowFault {
         message,
         count: 0,
         rows: Vec::new(),
-    }
+    })
 }
 
 /// A row on which an expression of a definition fails.
-pub fn bad_row(epoch: Epoch, dataset: &str, flow: Option<&str>, message: String, rows: &RecordBatch, index: usize) -> RowFault {
-    RowFault {
+pub fn bad_row(
+    epoch: Epoch,
+    dataset: &str,
+    flow: Option<&str>,
+    message: String,
+    rows: &RecordBatch,
+    index: usize,
+) -> Box<RowFault> {
+    Box::new(RowFault {
         epoch,
         dataset: dataset.to_owned(),
         flow: flow.map(str::to_owned),
@@ -226,5 +241,5 @@ pub fn bad_row(epoch: Epoch, dataset: &str, flow: Option<&str>, message: String,
         message: format!("an expression fails on a row: {message}"),
         count: 1,
         rows: vec![row_json(rows, index)],
-    }
+    })
 }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 /// Commits between two checkpoints of the log.
 pub(crate) const CHECKPOINT_INTERVAL: i64 = 100;
-/// Files below the size are merged when there are so many of them.
+/// Files below a size are merged when there are so many of them above the size before it.
 const LEVELS: [(u64, usize); 3] = [(256 << 10, 32), (4 << 20, 32), (64 << 20, 8)];
 /// Files with a vector that readers stand without trouble, with room to spare.
 const VECTORS: usize = 150;
@@ -165,11 +165,13 @@ fn choose(files: &BTreeMap<u32, DataFile>) -> BTreeSet<u32> {
             chosen.insert(id);
         }
     };
+    let mut lower = 0;
     for (size, count) in LEVELS {
         let small: Vec<_> = files.iter().filter(|(_, x)| x.size < size && x.live() < FILE_ROWS as u64 / 2).collect();
-        if small.len() >= count {
+        if small.iter().filter(|(_, x)| x.size >= lower).count() >= count {
             small.into_iter().for_each(|(id, x)| take(*id, x, &mut chosen));
         }
+        lower = size;
     }
     let thin = |x: &DataFile| {
         let worn = x.dead.len() * 10 > x.rows || x.vector.as_ref().is_some_and(|v| v.size > VECTOR_BYTES);
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn files_with_a_vector_never_exceed_the_cap_and_the_bytes_at_once_are_bounded() {
-        let files = table((0..190u32).map(|i| file(1 << 20, 600_000, 1 + i)));
+        let files = table((0..190u32).map(|i| file(5 << 20, 600_000, 1 + i)));
         let chosen = choose(&files);
         let left = files.iter().filter(|(id, x)| !chosen.contains(id) && x.vector.is_some()).count();
         assert!(left <= VECTORS, "{left}");

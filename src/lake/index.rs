@@ -150,6 +150,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn the_index_is_a_multimap_with_the_lowest_position_first(
             steps in prop::collection::vec((0u64..4, 0u32..3, 0u32..6, prop::bool::weighted(0.6)), 0..200)
@@ -173,7 +175,7 @@ mod tests {
                 for key in 0..4 {
                     let mut expected: Vec<_> = model.iter().filter(|x| x.0 == [key, 7]).map(|x| x.1).collect();
                     expected.sort();
-                    prop_assert_eq!(index.lowest(&[key, 7], 9), expected);
+                    prop_assert_eq!(index.lowest(&[key, 7], usize::MAX), expected);
                 }
             }
         }

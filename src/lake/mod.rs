@@ -8,6 +8,7 @@ mod commit;
 mod compact;
 mod data;
 mod epochs;
+pub mod external;
 mod index;
 mod log;
 pub mod query;

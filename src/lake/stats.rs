@@ -205,7 +205,7 @@ fn decimal(value: i128, scale: i8) -> Bound {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use std::sync::Arc;
 

@@ -59,15 +59,27 @@ impl Lake {
                 let path = url
                     .to_file_path()
                     .map_err(|()| Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path")))?;
-                Lake::open_local(&path).await
+                Lake::open_local(&path, true).await
             }
             // A scheme of one letter is a drive.
             Ok(url) if url.scheme().len() > 1 => Lake::open_remote(&url),
-            _ => Lake::open_local(Path::new(storage)).await,
+            _ => Lake::open_local(Path::new(storage), true).await,
         }
     }
 
-    async fn open_local(path: &Path) -> Result<Lake> {
+    /// As [`open`](Self::open), for a folder that must be there already.
+    pub(crate) async fn existing(storage: &str) -> Result<Lake> {
+        match Url::parse(storage) {
+            Ok(url) if url.scheme() == "file" => match url.to_file_path() {
+                Ok(path) => Lake::open_local(&path, false).await,
+                Err(()) => Err(Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path"))),
+            },
+            Ok(url) if url.scheme().len() > 1 => Lake::open_remote(&url),
+            _ => Lake::open_local(Path::new(storage), false).await,
+        }
+    }
+
+    async fn open_local(path: &Path, create: bool) -> Result<Lake> {
         let path = path.to_owned();
         blocking(move || {
             let inaccessible = |e: io::Error| {
@@ -75,7 +87,8 @@ impl Lake {
                     .caused_by(e)
                     .help("create the folder above it, or give another `storage`")
             };
-            match fs::create_dir(&path) {
+            match if create { fs::create_dir(&path) } else { Ok(()) } {
+                Ok(()) if !create => {}
                 Ok(()) => sync_folder(path.parent().filter(|x| !x.as_os_str().is_empty()).unwrap_or(Path::new(".")))
                     .map_err(inaccessible)?,
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

@@ -11,23 +11,28 @@ use datafusion::scalar::ScalarValue;
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
 use super::clock::reads_clock;
 use super::lower::{Lowering, physical};
+use super::metadata::names_metadata;
 use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, stored_field, stored_schema, stored_type, with_wall};
 use super::unique::{KnownKeys, unique};
 use super::{
-    CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, SEMANTICS, Source, SourceKind, Stored, session,
+    CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, SEMANTICS, Source, SourceKind, Stored,
+    session,
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType, TableName,
+    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
+    TableName,
 };
 
 /// What planning must know of the world outside: the columns of files and tables.
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+    /// The column `_metadata` of files.
+    fn metadata(&self) -> Field;
     /// Location of an external table by its full name.
     fn location(&self, name: &TableName) -> String;
 }
@@ -208,7 +213,14 @@ fn draft_flow<'a>(
                     }
                     RelationSource::Dataset(_) | RelationSource::Quarantine(_) => continue,
                 };
-                let schema = outside.schema(&id, &kind).map_err(|e| e.at(&relation.span))?;
+                let mut schema = outside.schema(&id, &kind).map_err(|e| e.at(&relation.span))?;
+                if let (SourceKind::Files(_), FlowKind::Query { query, .. }) = (&kind, &flow.kind)
+                    && names_metadata(&query.ast)
+                {
+                    let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
+                    fields.push(Arc::new(outside.metadata()));
+                    schema = Arc::new(Schema::new(fields));
+                }
                 let schema = stored_schema(&schema);
                 let source =
                     Source { id, kind, schema: Arc::clone(&schema), once: flow.once, span: relation.span.clone() };
@@ -229,10 +241,8 @@ fn draft_flow<'a>(
 /// Columns of a dataset that queries feed: as declared, else those of its flows together, in the order of flow names.
 fn append_schema(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> Result<SchemaRef> {
     if let Some(columns) = &dataset.columns {
-        let fields: Vec<FieldRef> = columns
-            .iter()
-            .map(|c| Arc::new(Field::new(&c.name, stored_type(&c.data_type), true)))
-            .collect();
+        let fields: Vec<FieldRef> =
+            columns.iter().map(|c| Arc::new(Field::new(&c.name, stored_type(&c.data_type), true))).collect();
         return Ok(Arc::new(Schema::new(fields)));
     }
     let mut fields: Vec<FieldRef> = Vec::new();
@@ -301,7 +311,12 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> 
                 } else {
                     return Err(Error::user(
                         "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
-                        format!("column {} is {} in the query and {} in the table", field.name(), from.data_type(), field.data_type()),
+                        format!(
+                            "column {} is {} in the query and {} in the table",
+                            field.name(),
+                            from.data_type(),
+                            field.data_type()
+                        ),
                     )
                     .at(span));
                 }
@@ -315,8 +330,7 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> 
             }
             None => {
                 same = false;
-                let null = ScalarValue::try_from(field.data_type())
-                    .map_err(|e| from_datafusion(e, span, None))?;
+                let null = ScalarValue::try_from(field.data_type()).map_err(|e| from_datafusion(e, span, None))?;
                 Expr::Literal(null, None)
             }
         };
@@ -338,8 +352,8 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
     for column in dataset.columns.iter().flatten().filter(|c| !c.nullable) {
         if let Some(at) = position(judged, &column.name) {
             let name = judged.field(at).name();
-            let columns = DFSchema::try_from(judged.as_ref().clone())
-                .map_err(|e| from_datafusion(e, &column.span, None))?;
+            let columns =
+                DFSchema::try_from(judged.as_ref().clone()).map_err(|e| from_datafusion(e, &column.span, None))?;
             rules.push(DraftRule {
                 name: format!("{name} is not null"),
                 text: format!("{name} IS NOT NULL"),
@@ -415,14 +429,16 @@ impl KnownKeys for Keys<'_> {
                 let column = cdc.layout.fields().get(*k).and_then(|f| position(&draft.schema, f.name()));
                 column.is_some_and(|c| key.contains(&c))
             });
-            let current = || position(&draft.schema, crate::pipeline::END_COLUMN).is_some_and(|end| nulls.contains(&end));
+            let current =
+                || position(&draft.schema, crate::pipeline::END_COLUMN).is_some_and(|end| nulls.contains(&end));
             return covered && (cdc.scd == ScdType::One || current());
         }
         // Rules only take rows away, so what a single query guarantees holds for the dataset.
         match draft.flows.as_slice() {
-            [flow] => flow.plan.as_ref().is_some_and(|plan| {
-                unique(plan, key, &Keys { drafts: self.drafts, reads: &flow.reads }, nulls)
-            }),
+            [flow] => flow
+                .plan
+                .as_ref()
+                .is_some_and(|plan| unique(plan, key, &Keys { drafts: self.drafts, reads: &flow.reads }, nulls)),
             _ => false,
         }
     }
@@ -561,7 +577,9 @@ fn replay_dataset(
     source: usize,
     wall: bool,
 ) -> Result<DatasetPlan> {
-    let Some(read) = numbering.sources.get(source) else { return Err(Error::internal("a replay point without a source")) };
+    let Some(read) = numbering.sources.get(source) else {
+        return Err(Error::internal("a replay point without a source"));
+    };
     let width = read.schema.fields().len();
     let schema = if wall { with_wall(&read.schema) } else { Arc::clone(&read.schema) };
     let node = Node::Read { input: Input::Source(source), columns: (0..width + usize::from(wall)).collect(), schema };
@@ -633,9 +651,7 @@ fn lower_dataset(
                     walls: BTreeSet::new(),
                     lints: Vec::new(),
                 };
-                let node = lowering
-                    .lower(plan, judged_wall)
-                    .map_err(|e| e.dataset(name).flow(&flow.flow.name))?;
+                let node = lowering.lower(plan, judged_wall).map_err(|e| e.dataset(name).flow(&flow.flow.name))?;
                 walls.append(&mut lowering.walls);
                 lints.append(&mut lowering.lints);
                 node.leaves(&mut |input| note(&mut upstream, input));
@@ -751,7 +767,15 @@ fn fingerprints(datasets: &mut [DatasetPlan], drafts: &[Draft<'_>], numbering: &
         if let Feed::Cdc(cdc) = &dataset.feed {
             text.push_str(&format!(
                 "cdc {:?} {:?} {:?} {:?} {:?} {:?} {} {:?} {}\n",
-                cdc.layout, cdc.keys, cdc.kept, cdc.tracked, cdc.fill, cdc.sequence, cdc.own, cdc.scd, cdc.quarantine_invalid
+                cdc.layout,
+                cdc.keys,
+                cdc.kept,
+                cdc.tracked,
+                cdc.fill,
+                cdc.sequence,
+                cdc.own,
+                cdc.scd,
+                cdc.quarantine_invalid
             ));
             for flow in &cdc.flows {
                 let shown = |e: &Arc<dyn datafusion::physical_expr::PhysicalExpr>| e.to_string();

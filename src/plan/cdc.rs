@@ -17,7 +17,6 @@ use crate::pipeline::{
     AutoCdc, Column, ColumnList, END_COLUMN as END, IgnoreNull, Name, START_COLUMN as START, ScdType, near_miss,
 };
 
-
 /// One flow into the target, and what is known of its source.
 pub(super) struct CdcSource<'a> {
     pub(super) name: &'a str,
@@ -103,12 +102,11 @@ pub(super) fn draft_cdc(
         }
     }
     let lead = shapes.first().map(|s| (s.keys.clone(), s.tracked.clone(), s.fill.clone())).unwrap_or_default();
-    let declares = |source: &CdcSource<'_>| source.cdc.track_history.is_some() || source.cdc.ignore_null_updates.is_some();
+    let declares =
+        |source: &CdcSource<'_>| source.cdc.track_history.is_some() || source.cdc.ignore_null_updates.is_some();
     if sources.iter().any(declares)
-        && let Some((_, source)) = shapes
-            .iter()
-            .zip(sources)
-            .find(|(s, _)| (&s.keys, &s.tracked, &s.fill) != (&lead.0, &lead.1, &lead.2))
+        && let Some((_, source)) =
+            shapes.iter().zip(sources).find(|(s, _)| (&s.keys, &s.tracked, &s.fill) != (&lead.0, &lead.1, &lead.2))
     {
         return Err(Error::user(
             "AUTOCDC_FLOWS_DISAGREE",
@@ -220,7 +218,8 @@ fn layout(sources: &[CdcSource<'_>], kept: &[FieldRef]) -> (SchemaRef, usize) {
     for source in sources {
         for (field, _) in source.schema.fields().iter().zip(&source.own).filter(|(_, own)| **own) {
             let kept = kept.iter().find(|k| k.name().eq_ignore_ascii_case(field.name()));
-            own.entry(field.name().to_lowercase()).or_insert_with(|| kept.cloned().unwrap_or_else(|| stored_field(field)));
+            own.entry(field.name().to_lowercase())
+                .or_insert_with(|| kept.cloned().unwrap_or_else(|| stored_field(field)));
         }
     }
     let count = own.len();
@@ -240,8 +239,7 @@ fn shape(source: &CdcSource<'_>) -> Result<Shape> {
     let all: Vec<FieldRef> = schema.fields().iter().map(|f| stored_field(f)).collect();
     let kept: Vec<FieldRef> = select(&all, source.cdc.columns.as_ref(), "COLUMNS")?;
     let reserved = |f: &FieldRef| {
-        source.cdc.scd == ScdType::Two
-            && (f.name().eq_ignore_ascii_case(START) || f.name().eq_ignore_ascii_case(END))
+        source.cdc.scd == ScdType::Two && (f.name().eq_ignore_ascii_case(START) || f.name().eq_ignore_ascii_case(END))
     };
     if let Some(field) = kept.iter().find(|f| reserved(f)) {
         return Err(Error::user(

@@ -8,6 +8,7 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::functions::datetime;
 use datafusion::functions_nested::array_filter::array_filter_higher_order_function;
+use datafusion::optimizer::OptimizerRule;
 use datafusion::optimizer::common_subexpr_eliminate::CommonSubexprEliminate;
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
 use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
@@ -18,7 +19,6 @@ use datafusion::optimizer::optimize_projections::OptimizeProjections;
 use datafusion::optimizer::push_down_filter::PushDownFilter;
 use datafusion::optimizer::rewrite_set_comparison::RewriteSetComparison;
 use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
-use datafusion::optimizer::OptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::clock::clock_functions;
@@ -57,9 +57,7 @@ pub fn session(clock: bool) -> Result<SessionContext> {
         state.register_udf(Arc::new(function)).map_err(failed)?;
     }
     let filter = array_filter_higher_order_function();
-    state
-        .register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"])))
-        .map_err(failed)?;
+    state.register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"]))).map_err(failed)?;
     if clock {
         for function in clock_functions() {
             state.register_udf(Arc::new(function)).map_err(failed)?;

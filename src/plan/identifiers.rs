@@ -224,7 +224,8 @@ impl VisitorMut for Folder<'_> {
                 for access in access_chain {
                     match access {
                         AccessExpr::Dot(Expr::Identifier(ident)) => self.names.column(ident),
-                        AccessExpr::Dot(_) | AccessExpr::Subscript(Subscript::Index { .. } | Subscript::Slice { .. }) => {}
+                        AccessExpr::Dot(_)
+                        | AccessExpr::Subscript(Subscript::Index { .. } | Subscript::Slice { .. }) => {}
                     }
                 }
             }

@@ -74,7 +74,8 @@ impl Lowering<'_> {
                 };
                 let mut columns: Vec<usize> =
                     scan.projection.clone().unwrap_or_else(|| (0..schema.fields().len()).collect());
-                let mut out = schema.project(&columns).map_err(|e| Error::internal("projection of a scan").caused_by(e))?;
+                let mut out =
+                    schema.project(&columns).map_err(|e| Error::internal("projection of a scan").caused_by(e))?;
                 if wall {
                     self.walls.insert(*input);
                     columns.push(schema.fields().len());
@@ -99,12 +100,15 @@ impl Lowering<'_> {
             LogicalPlan::Join(join) => self.join(join, wall),
             LogicalPlan::Aggregate(_) => Err(self.unsupported("an aggregate (GROUP BY or an aggregate function)")),
             LogicalPlan::Window(_) => Err(self.unsupported("a window function")),
-            LogicalPlan::Sort(_) => Err(self.unsupported("ORDER BY")
-                .help("rows of a table have no order; sort when you query it")),
+            LogicalPlan::Sort(_) => {
+                Err(self.unsupported("ORDER BY").help("rows of a table have no order; sort when you query it"))
+            }
             LogicalPlan::Limit(_) => Err(self.unsupported("LIMIT")),
             LogicalPlan::Unnest(_) => Err(self.unsupported("explode")),
             LogicalPlan::Distinct(_) => Err(self.unsupported("DISTINCT ON")),
-            LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => Err(self.unsupported("a query that reads nothing")),
+            LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => {
+                Err(self.unsupported("a query that reads nothing"))
+            }
             LogicalPlan::RecursiveQuery(_) => Err(self.unsupported("a recursive common table expression")),
             LogicalPlan::Subquery(_) => Err(self.unsupported("a scalar subquery")),
             other => Err(self.unsupported(&format!("the operator {}", other.display()))),

@@ -8,10 +8,13 @@ mod context;
 mod explode;
 mod identifiers;
 mod lower;
+mod metadata;
 mod own;
 mod query;
 mod replay;
 mod schema;
+#[cfg(test)]
+pub(crate) mod tests;
 mod unique;
 
 use std::collections::BTreeMap;
@@ -23,13 +26,13 @@ use datafusion::physical_expr::PhysicalExpr;
 use crate::error::Span;
 use crate::pipeline::{Action, DatasetKind, ReadFiles, ScdType, TableName};
 
+pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
 pub use identifiers::fold as fold_identifiers;
 pub use query::from_datafusion;
 pub use schema::{WALL_COLUMN, stored_schema, with_wall};
-pub use analyze::Outside;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
 pub const SEMANTICS: u32 = 1;

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
 use super::identifiers::fold;
+use super::metadata::{METADATA, hide_from_wildcards};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Query, Source, near_miss};
 
@@ -36,6 +37,15 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
     let session = &planner.session;
     let wrong = |e| from_datafusion(e, &query.span, planner.source(&query.span));
     let mut ast = (*query.ast).clone();
+    let with_metadata: Vec<String> = schemas
+        .iter()
+        .enumerate()
+        .filter(|(_, schema)| schema.fields().last().is_some_and(|f| f.name() == METADATA))
+        .map(|(index, _)| format!("${index}"))
+        .collect();
+    if !with_metadata.is_empty() {
+        hide_from_wildcards(&mut ast, &with_metadata);
+    }
     fold(&mut ast, schemas);
     for (index, schema) in schemas.iter().enumerate() {
         let name = TableReference::bare(format!("${index}"));
@@ -61,9 +71,8 @@ pub(super) fn plan_expr(
     fold(&mut expr, std::slice::from_ref(schema));
     let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
     let state = planner.session.state();
-    let expr = state
-        .create_logical_expr_from_sql_expr(ast::ExprWithAlias { expr, alias: None }, &columns)
-        .map_err(wrong)?;
+    let expr =
+        state.create_logical_expr_from_sql_expr(ast::ExprWithAlias { expr, alias: None }, &columns).map_err(wrong)?;
     let context = SimplifyContext::builder()
         .with_schema(Arc::new(columns.clone()))
         .with_config_options(Arc::clone(state.config_options()))
@@ -71,10 +80,7 @@ pub(super) fn plan_expr(
     let mut expr = ExprSimplifier::new(context).coerce(expr, &columns).map_err(wrong)?;
     for rewrite in state.analyzer().function_rewrites() {
         use datafusion::common::tree_node::TreeNode;
-        expr = expr
-            .transform_up(|e| rewrite.rewrite(e, &columns, state.config_options()))
-            .map_err(wrong)?
-            .data;
+        expr = expr.transform_up(|e| rewrite.rewrite(e, &columns, state.config_options())).map_err(wrong)?.data;
     }
     let data_type = expr.get_type(&columns).map_err(wrong)?;
     Ok((expr, columns, data_type))
@@ -86,15 +92,13 @@ fn shown(column: &Column) -> String {
 
 /// An error of the planner as ours, with the place in the definition where the planner tells it.
 pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Source>) -> Error {
-    let place = error
-        .diagnostic()
-        .and_then(|d| d.span)
-        .zip(source)
-        .filter(|(at, _)| at.start.line > 0)
-        .map_or_else(|| span.clone(), |(at, source)| {
+    let place = error.diagnostic().and_then(|d| d.span).zip(source).filter(|(at, _)| at.start.line > 0).map_or_else(
+        || span.clone(),
+        |(at, source)| {
             let location = |l: datafusion::common::Location| Location { line: l.line, column: l.column };
             source.span(AstSpan { start: location(at.start), end: location(at.end) })
-        });
+        },
+    );
     let root = error.find_root();
     let planned = match root {
         DataFusionError::SchemaError(schema_error, _) => match schema_error.as_ref() {
@@ -108,11 +112,10 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
                 };
                 error
             }
-            SchemaError::AmbiguousReference { field } => Error::user(
-                "AMBIGUOUS_COLUMN",
-                format!("column {} stands in more than one relation", shown(field)),
-            )
-            .help("qualify it with the relation's name"),
+            SchemaError::AmbiguousReference { field } => {
+                Error::user("AMBIGUOUS_COLUMN", format!("column {} stands in more than one relation", shown(field)))
+                    .help("qualify it with the relation's name")
+            }
             other => Error::user("INVALID_QUERY", other.to_string()),
         },
         DataFusionError::NotImplemented(message) => Error::user("NOT_SUPPORTED", message.clone()),

@@ -44,8 +44,7 @@ pub(super) fn replay_points(datasets: &[Candidate<'_>]) -> BTreeSet<usize> {
             let fed = match dataset.reads.first() {
                 Some(Reads::Stream) => true,
                 Some(Reads::Dataset(from)) => {
-                    chosen.contains(from)
-                        && datasets.get(*from).is_some_and(|d| d.kind == DatasetKind::TemporaryView)
+                    chosen.contains(from) && datasets.get(*from).is_some_and(|d| d.kind == DatasetKind::TemporaryView)
                 }
                 Some(Reads::Snapshot) | None => false,
             };
@@ -90,7 +89,11 @@ mod tests {
     fn a_view_that_anyone_else_reads_is_no_part_of_a_replay_point() {
         let plan = datafusion::logical_expr::logical_plan::builder::table_scan(
             Some("$0"),
-            &arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new("a", arrow::datatypes::DataType::Int64, true)]),
+            &arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new(
+                "a",
+                arrow::datatypes::DataType::Int64,
+                true,
+            )]),
             None,
         )
         .and_then(|b| b.build());

@@ -19,9 +19,9 @@ pub(super) fn wall_field() -> FieldRef {
 /// signed integers. Delta has no others.
 pub(super) fn stored_type(data_type: &DataType) -> DataType {
     use DataType::{
-        Binary, BinaryView, Date32, Date64, Decimal32, Decimal64, Decimal128, Dictionary, FixedSizeBinary, FixedSizeList,
-        Float16, Float32, Int16, Int32, Int64, LargeBinary, LargeList, LargeListView, LargeUtf8, List, ListView, Map, Null,
-        Struct, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8, Utf8View,
+        Binary, BinaryView, Date32, Date64, Decimal32, Decimal64, Decimal128, Dictionary, FixedSizeBinary,
+        FixedSizeList, Float16, Float32, Int16, Int32, Int64, LargeBinary, LargeList, LargeListView, LargeUtf8, List,
+        ListView, Map, Null, Struct, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8, Utf8View,
     };
     match data_type {
         Null | LargeUtf8 | Utf8View => Utf8,

@@ -22,7 +22,12 @@ pub(super) fn unique_on(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn K
 }
 
 /// As [`unique_on`]; `nulls` are the output columns of `plan` that a filter above it has narrowed to null.
-pub(super) fn unique(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn KnownKeys, nulls: &BTreeSet<usize>) -> bool {
+pub(super) fn unique(
+    plan: &LogicalPlan,
+    key: &BTreeSet<usize>,
+    known: &dyn KnownKeys,
+    nulls: &BTreeSet<usize>,
+) -> bool {
     match plan {
         LogicalPlan::Distinct(Distinct::All(input)) => {
             (0..input.schema().fields().len()).all(|i| key.contains(&i)) || unique(input, key, known, nulls)
@@ -30,9 +35,7 @@ pub(super) fn unique(plan: &LogicalPlan, key: &BTreeSet<usize>, known: &dyn Know
         LogicalPlan::Aggregate(aggregate) => (0..aggregate.group_expr.len()).all(|i| key.contains(&i)),
         LogicalPlan::SubqueryAlias(alias) => unique(&alias.input, key, known, nulls),
         LogicalPlan::Projection(projection) => {
-            let through = |i: usize| {
-                projection.expr.get(i).and_then(|e| column_index(e, &projection.input))
-            };
+            let through = |i: usize| projection.expr.get(i).and_then(|e| column_index(e, &projection.input));
             let mapped = |set: &BTreeSet<usize>| set.iter().filter_map(|i| through(*i)).collect::<BTreeSet<usize>>();
             unique(&projection.input, &mapped(key), known, &mapped(nulls))
         }

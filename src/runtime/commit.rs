@@ -85,7 +85,9 @@ impl Actor {
                 ToCommitter::Commit { epoch, batches, compare } => {
                     let work = std::panic::AssertUnwindSafe(|| self.commit(epoch, batches, compare));
                     let result = std::panic::catch_unwind(work)
-                        .unwrap_or_else(|_| Err(Error::internal("a commit panicked").dataset(self.table.name()).epoch(epoch)))
+                        .unwrap_or_else(|_| {
+                            Err(Error::internal("a commit panicked").dataset(self.table.name()).epoch(epoch))
+                        })
                         .map(|committed| (committed, self.table.version()));
                     if done.send(CommitDone { table: self.id, result }).is_err() {
                         return;

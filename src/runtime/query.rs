@@ -38,8 +38,7 @@ pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
 
 async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     let source = Source::new("<query>", sql);
-    let whole =
-        Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
+    let whole = Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
     let parsed = Parser::parse_sql(&DatabricksDialect {}, sql).map_err(|e| {
         let message = e.to_string();
         let place = source.span_of_message(&message).unwrap_or_else(|| whole.clone());
@@ -62,15 +61,13 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     let context = session(false)?;
     let mut schemas: Vec<SchemaRef> = Vec::new();
     for (index, (table, key)) in relations.found.iter().enumerate() {
-        let missing = || {
-            Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first")
-        };
+        let missing =
+            || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
         if history.last_complete.is_none() {
             return Err(missing());
         }
         let version = history.versions.get(key).copied();
-        let provider =
-            tables::provider(&lake, &lake.table_location(table), version).await?.ok_or_else(missing)?;
+        let provider = tables::provider(&lake, &lake.table_location(table), version).await?.ok_or_else(missing)?;
         schemas.push(provider.schema());
         context
             .register_table(TableReference::bare(name_of(index)), provider)
@@ -125,7 +122,7 @@ impl Relations<'_> {
         if let Some((name, key)) = tables.get_key_value(&name) {
             return Ok((name.clone(), key.clone()));
         }
-        if self.pipeline.datasets.get(&name).is_some() {
+        if self.pipeline.datasets.contains_key(&name) {
             return Err(Error::user("VIEW_NOT_STORED", format!("{name} is a temporary view, which is not stored"))
                 .help("query a table that reads it"));
         }

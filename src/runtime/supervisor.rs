@@ -7,6 +7,7 @@ use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
+use super::RunOptions;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::definitions::{fingerprints, keeper, start, table_key};
 use super::hydrate::Hydration;
@@ -15,13 +16,12 @@ use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::tables::{Tables, describe};
 use super::worker::{FromWorker, Mail, Workers};
-use super::RunOptions;
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
 use crate::pipeline::Pipeline;
 use crate::plan::{Feed, Plan, SourceKind, analyze};
-use crate::sources::{DeltaSource, FileSource};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource};
 
 /// Runs everything that is new.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
@@ -41,7 +41,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         last_epoch: history.last_complete,
         ..RunReport::default()
     };
-    let mut backlog = Backlog::find(&plan, &history, &lake, io)?;
+    let mut backlog = Backlog::find(&plan, &history, io)?;
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         report.tables = describe(&plan, &lake);
         return Ok(report);
@@ -85,7 +85,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn find(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Backlog> {
+    fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
         let (mut positions, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) {
@@ -103,7 +103,8 @@ impl Backlog {
                     (!found.is_empty()).then_some(Position::Files(found))
                 }
                 SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                    let to = io.block_on(async { DeltaSource::open(lake, location).await?.latest_version().await })
+                    let to = io
+                        .block_on(async { DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await })
                         .map_err(|e| e.at(&source.span))?;
                     let from = history.delta_position(&source.id);
                     (from != Some(to)).then_some(Position::Delta { from, to })
@@ -174,7 +175,7 @@ struct Supervisor<'a> {
 struct Computed {
     changes: BTreeMap<TableId, Vec<Batch>>,
     counts: BTreeMap<usize, Counts>,
-    faults: Vec<RowFault>,
+    faults: Vec<Box<RowFault>>,
 }
 
 impl Supervisor<'_> {
@@ -184,7 +185,7 @@ impl Supervisor<'_> {
             self.finish(open, say)?;
             // What the open epoch read is behind it now.
             let history = self.log.history().clone();
-            *backlog = Backlog::find(&self.plan, &history, &self.lake, &self.io)?;
+            *backlog = Backlog::find(&self.plan, &history, &self.io)?;
         }
         while !backlog.is_empty() || !self.compare.is_empty() {
             let share = backlog.take();
@@ -360,7 +361,9 @@ impl Supervisor<'_> {
             let Some(source) = self.plan.sources.get(*index) else { continue };
             let stored = match (&source.kind, keeper(&self.plan, *index)) {
                 (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new),
+                    Some(committer) => {
+                        self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
+                    }
                     None => None,
                 },
                 _ => None,
@@ -372,7 +375,6 @@ impl Supervisor<'_> {
                 epoch,
                 wall_micros,
                 stored,
-                lake: self.lake.clone(),
                 io: self.io.clone(),
                 mail: self.mail.clone(),
             }
@@ -493,7 +495,8 @@ impl Supervisor<'_> {
 
     fn count_commit(&mut self, table: TableId, committed: Option<crate::lake::Committed>, version: i64) {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-        let append = self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
+        let append =
+            self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
         let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == index) else { return };
         let rows = matches!(table, TableId::Rows(_));
         if rows {
@@ -531,16 +534,15 @@ impl Computed {
                 Ok(done == epoch)
             }
             FromWorker::NotBuilt(error) => Err(error),
-            FromWorker::Panicked(message) => {
-                Err(Error::internal(format!("a worker panicked: {message}")).help("this is a bug; the epoch is in no table"))
-            }
+            FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
+                .help("this is a bug; the epoch is in no table")),
         }
     }
 }
 
 /// Faults of the same kind and place are one error.
-fn faults(faults: Vec<RowFault>) -> Option<Error> {
-    let mut merged: Vec<RowFault> = Vec::new();
+fn faults(faults: Vec<Box<RowFault>>) -> Option<Error> {
+    let mut merged: Vec<Box<RowFault>> = Vec::new();
     for fault in faults {
         match merged.iter_mut().find(|known| known.alike(&fault)) {
             Some(known) => {
@@ -556,5 +558,5 @@ fn faults(faults: Vec<RowFault>) -> Option<Error> {
         let rank = |f: &RowFault| f.fault.exit_code();
         (rank(a), &a.dataset, &a.rule, a.code).cmp(&(rank(b), &b.dataset, &b.rule, b.code))
     });
-    Error::all(merged.into_iter().map(RowFault::into_error))
+    Error::all(merged.into_iter().map(|fault| fault.into_error()))
 }

@@ -54,7 +54,9 @@ impl Tables {
                     Some(schema) => {
                         let comment = match id {
                             TableId::Rows(_) => dataset.comment.clone(),
-                            TableId::Quarantine(_) => Some(format!("Rows that violate expectations of {}", dataset.name)),
+                            TableId::Quarantine(_) => {
+                                Some(format!("Rows that violate expectations of {}", dataset.name))
+                            }
                         };
                         let spec = TableSpec {
                             name: table_key(plan, id),

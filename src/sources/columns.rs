@@ -317,6 +317,11 @@ impl Column {
         !data_type.is_nested() && Column::new(data_type, false).is_some()
     }
 
+    /// Whether the column is of texts.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.kind, Kind::Text(_))
+    }
+
     pub(super) fn append_null(&mut self) {
         all_builders!(&mut self.kind, builder => builder.append_null(), nested => match nested {
             Kind::Struct { group, validity } => {

@@ -1,7 +1,7 @@
 //! Separated values.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 
 use arrow::datatypes::Fields;
 use csv::{ByteRecord, Reader, ReaderBuilder};
@@ -13,8 +13,38 @@ use crate::error::Result;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn reader(file: File, options: &Options) -> Reader<Box<dyn Read + Send>> {
-    let input = BufReader::with_capacity(256 << 10, file);
+/// The file, with the bytes of the records that were not yet done with: the reader's text is needed as it stood.
+struct Window {
+    input: File,
+    /// Position in the file of the first byte that is kept.
+    start: u64,
+    kept: Vec<u8>,
+}
+
+impl Read for Window {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}
+
+impl Window {
+    fn offset(&self, position: u64) -> usize {
+        usize::try_from(position.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.kept.len())
+    }
+
+    /// Lets go of what lies before a position, now and then.
+    fn forget(&mut self, position: u64) {
+        let done = self.offset(position);
+        if done > (1 << 20) {
+            self.kept.drain(..done);
+            self.start += done as u64;
+        }
+    }
+}
+
+fn reader(file: File, options: &Options) -> Reader<Window> {
     ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -24,7 +54,49 @@ fn reader(file: File, options: &Options) -> Reader<Box<dyn Read + Send>> {
         .double_quote(true)
         .escape(options.escape.filter(|x| Some(*x) != options.quote))
         .comment(options.comment)
-        .from_reader(Box::new(input))
+        .buffer_capacity(256 << 10)
+        .from_reader(Window { input: file, start: 0, kept: Vec::new() })
+}
+
+/// Which values of a record's text stand in quotes.
+fn quoted(text: &[u8], options: &Options) -> Vec<bool> {
+    enum At {
+        Start,
+        Plain,
+        Quoted,
+    }
+    let mut flags = Vec::new();
+    let (mut at, mut bytes) = (At::Start, text.iter().copied().peekable());
+    while let Some(byte) = bytes.next() {
+        at = match at {
+            At::Start | At::Plain if byte == options.separator => {
+                if matches!(at, At::Start) {
+                    flags.push(false);
+                }
+                At::Start
+            }
+            At::Start => {
+                let quote = options.quote == Some(byte);
+                flags.push(quote);
+                if quote { At::Quoted } else { At::Plain }
+            }
+            At::Plain => At::Plain,
+            At::Quoted if options.quote == Some(byte) => {
+                // A doubled quote is one inside.
+                if bytes.next_if(|x| options.quote == Some(*x)).is_some() { At::Quoted } else { At::Plain }
+            }
+            At::Quoted => {
+                if options.escape == Some(byte) {
+                    bytes.next();
+                }
+                At::Quoted
+            }
+        };
+    }
+    if matches!(at, At::Start) {
+        flags.push(false);
+    }
+    flags
 }
 
 fn without_mark(bytes: &[u8]) -> &[u8] {
@@ -42,15 +114,13 @@ fn header(record: &ByteRecord) -> Vec<String> {
 
 /// Reads records of separated values from one file.
 pub(super) struct CsvReader {
-    input: Reader<Box<dyn Read + Send>>,
+    input: Reader<Window>,
     record: ByteRecord,
+    options: Options,
     /// The column of the schema for each value of a record; none where it has no column.
     places: Option<Vec<Option<usize>>>,
     names: Vec<String>,
     columns: usize,
-    null: Option<String>,
-    trim: (bool, bool),
-    plain: bool,
 }
 
 impl CsvReader {
@@ -66,16 +136,7 @@ impl CsvReader {
         if let Some(nested) = fields.iter().find(|x| !Column::is_plain(x.data_type())) {
             return Err(format!("a column {} of type {} cannot be read from separated values", nested.name(), nested.data_type()).into());
         }
-        Ok(CsvReader {
-            input,
-            record,
-            places,
-            names,
-            columns: fields.len(),
-            null: options.null_value.clone(),
-            trim: options.trim,
-            plain: options.header,
-        })
+        Ok(CsvReader { input, record, options: options.clone(), places, names, columns: fields.len() })
     }
 
     /// Reads records until `rows` is full; false at the end of the file.
@@ -84,20 +145,25 @@ impl CsvReader {
             if !self.input.read_byte_record(&mut self.record).map_err(|e| rows.unreadable(e))? {
                 return Ok(false);
             }
-            let line = self.record.position().map_or(0, |x| x.line());
-            self.append(rows, line)?;
+            self.append(rows)?;
+            let done = self.input.position().byte();
+            self.input.get_mut().forget(done);
         }
         Ok(true)
     }
 
-    fn append(&mut self, rows: &mut Rows, line: u64) -> Result<()> {
-        let text = self.text();
+    fn append(&mut self, rows: &mut Rows) -> Result<()> {
+        let (first, line) = self.record.position().map_or((0, 0), |x| (x.byte(), x.line()));
+        let text = self.text(first);
+        // Only where it can make a difference is it looked at which values are quoted.
+        let doubled = self.options.quote.is_some_and(|x| text.windows(2).any(|pair| pair == [x, x]));
+        let quotes = if doubled && self.record.iter().any(<[u8]>::is_empty) { quoted(text, &self.options) } else { Vec::new() };
         let expected = self.places.as_ref().map_or(self.columns, Vec::len);
         let mut filled = vec![false; self.columns];
         let mut rescued = Rescued::default();
         let mut whole = self.record.len() == expected;
         for (i, bytes) in self.record.iter().enumerate() {
-            let bytes = if i == 0 && line == 1 && !self.plain { without_mark(bytes) } else { bytes };
+            let bytes = if i == 0 && first == 0 { without_mark(bytes) } else { bytes };
             let place = match &self.places {
                 Some(places) => places.get(i).copied().flatten(),
                 None => Some(i).filter(|x| *x < self.columns),
@@ -116,7 +182,8 @@ impl CsvReader {
             if let Some(filled) = place.and_then(|x| filled.get_mut(x)) {
                 *filled = true;
             }
-            if value.is_empty() || self.null.as_deref() == Some(value) {
+            let empty = value.is_empty() && !(column.is_text() && quotes.get(i) == Some(&true));
+            if empty || self.options.null_value.as_deref() == Some(value) {
                 column.append_null();
             } else if !column.append_text(value) {
                 whole = false;
@@ -134,7 +201,7 @@ impl CsvReader {
             _ if whole => Fit::Whole,
             _ => Fit::Partly(String::new()),
         };
-        rows.push(Record::Appended { fit, text: &text }, line)
+        rows.push(Record::Appended { fit, text: &String::from_utf8_lossy(text) }, line)
     }
 
     fn name(&self, i: usize) -> String {
@@ -142,15 +209,26 @@ impl CsvReader {
     }
 
     fn trimmed<'a>(&self, value: &'a str) -> &'a str {
-        let value = if self.trim.0 { value.trim_start() } else { value };
-        if self.trim.1 { value.trim_end() } else { value }
+        let value = if self.options.trim.0 { value.trim_start() } else { value };
+        if self.options.trim.1 { value.trim_end() } else { value }
     }
 
-    /// The record as a line, for messages and the corrupt record column.
-    fn text(&self) -> String {
-        let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
-        let written = writer.write_byte_record(&self.record).ok().and_then(|()| writer.into_inner().ok());
-        String::from_utf8_lossy(&written.unwrap_or_default()).trim_end().to_owned()
+    /// The record as it stands in the file, beginning at a position, without comments and line ends around it.
+    fn text(&self, first: u64) -> &[u8] {
+        let window = self.input.get_ref();
+        let bytes = window.kept.get(window.offset(first)..window.offset(self.input.position().byte())).unwrap_or_default();
+        let mut text = without_mark(bytes);
+        while let Some(shorter) = text.strip_suffix(b"\n").or_else(|| text.strip_suffix(b"\r")) {
+            text = shorter;
+        }
+        loop {
+            text = text.strip_prefix(b"\r").or_else(|| text.strip_prefix(b"\n")).unwrap_or(text);
+            match (text.first(), text.iter().position(|x| *x == b'\n')) {
+                (Some(b'\r' | b'\n'), _) => {}
+                (Some(byte), Some(end)) if self.options.comment == Some(*byte) => text = text.get(end..).unwrap_or_default(),
+                _ => return text,
+            }
+        }
     }
 }
 

@@ -161,7 +161,7 @@ impl FileSource {
                 .help("declare the columns with schema => '…'"));
         }
         let rescued = self.options.rescued_column.as_deref().or(self.options.rescue_inferred.then_some(RESCUED));
-        Ok(stored_schema(&with_rescued(&Schema::new(fields), rescued))?)
+        stored_schema(&with_rescued(&Schema::new(fields), rescued))
     }
 
     /// A declared schema as the files are read with it: every column nullable, and the rescued data column added if

@@ -66,7 +66,7 @@ impl Place {
                 let matches =
                     glob::glob_with(pattern, settings).map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
                 for path in matches {
-                    let path = path.map_err(|e| unreadable(&e.path().to_owned(), e.into_error()))?;
+                    let path = path.map_err(|e| unreadable(&PathBuf::from(e.path()), e.into()))?;
                     let hidden = path.strip_prefix(root).unwrap_or(&path).components().any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
                     if hidden {
                         continue;

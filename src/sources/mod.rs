@@ -5,6 +5,7 @@
 
 mod columns;
 mod csv;
+pub mod delta;
 mod files;
 mod hints;
 mod infer;
@@ -13,8 +14,9 @@ mod json;
 mod listing;
 mod options;
 mod parquet;
+#[cfg(test)]
+mod tests;
 
+pub use delta::{DeltaOptions, DeltaSource};
 pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
 pub use options::Format;
-pub mod delta;
-pub use delta::DeltaSource;
