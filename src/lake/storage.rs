@@ -79,6 +79,23 @@ impl Lake {
         }
     }
 
+    /// As [`open`](Self::open), to look only: a local folder that is missing stands for an empty storage, and stays missing.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub async fn look(storage: &str) -> Result<Lake> {
+        let local = match Url::parse(storage) {
+            Ok(url) if url.scheme() == "file" => url.to_file_path().ok(),
+            Ok(url) if url.scheme().len() > 1 => None,
+            _ => Some(PathBuf::from(storage)),
+        };
+        let missing = local.filter(|path| !path.exists()).and_then(|path| std::path::absolute(path).ok());
+        match missing.and_then(|path| Some((Url::from_directory_path(&path).ok()?, path))) {
+            Some((root, path)) => Ok(Lake { inner: Arc::new(Inner { root, backend: Backend::Local(path) }) }),
+            None => Lake::existing(storage).await,
+        }
+    }
+
     async fn open_local(path: &Path, create: bool) -> Result<Lake> {
         let path = path.to_owned();
         blocking(move || {

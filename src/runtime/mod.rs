@@ -70,7 +70,7 @@ pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
 /// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
 pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
     let io = io()?;
-    let lake = io.block_on(crate::lake::Lake::open(&pipeline.storage))?;
+    let lake = io.block_on(crate::lake::Lake::look(&pipeline.storage))?;
     analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
 }
 
