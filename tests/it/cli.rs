@@ -228,7 +228,8 @@ fn the_language_by_example_is_the_language() {
 fn the_readme_shows_what_the_example_prints() {
     let project = Project::copy_of("examples/step_right");
     let here = project.path("").to_string_lossy().trim_end_matches('/').to_string();
-    let printed = |arguments: &[&str]| silverflow(&project, arguments).check(0, &[]).out.replace(&here, "examples/step_right");
+    let printed =
+        |arguments: &[&str]| silverflow(&project, arguments).check(0, &[]).out.replace(&here, "examples/step_right");
     let mut out = printed(&["run"]) + &printed(&["run"]);
     let queries = fs::read_to_string(project.path("queries.sql")).unwrap();
     for query in queries.split(';').map(str::trim).filter(|query| !query.is_empty()) {

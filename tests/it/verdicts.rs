@@ -128,9 +128,7 @@ fn land_facts(project: &Project, file: &str, facts: &[Fact]) {
 }
 
 fn land_references(project: &Project, file: &str, changes: &[ReferenceChange]) {
-    let row = |(id, s, label): &ReferenceChange| {
-        json!({"id": id, "s": s, "op": if label.is_some() { "U" } else { "D" }, "label": label})
-    };
+    let row = |(id, s, label): &ReferenceChange| json!({"id": id, "s": s, "op": if label.is_some() { "U" } else { "D" }, "label": label});
     project.land("references", file, &changes.iter().map(row).collect::<Vec<_>>());
 }
 
@@ -238,7 +236,11 @@ CREATE STREAMING TABLE dated AS SELECT id, due > current_date() AS early FROM ST
 fn the_clock_is_the_wall_of_the_epoch_in_which_a_row_arrived() {
     let project = Project::new(CLOCKED);
     let row = |id: i64, due: &str, at: &str| json!({"id": id, "due": due, "at": at});
-    project.land("raw", "a", &[row(1, "2026-01-10", "2026-01-01T00:00:00Z"), row(2, "2026-01-01", "2026-01-03T00:00:00Z")]);
+    project.land(
+        "raw",
+        "a",
+        &[row(1, "2026-01-10", "2026-01-01T00:00:00Z"), row(2, "2026-01-01", "2026-01-03T00:00:00Z")],
+    );
     project.run_at("2026-01-02T00:00:00Z", 2).unwrap();
     assert_rows("first", &project.rows("SELECT id FROM bronze"), &[json!({"id": 1})]);
     assert_rows("waiting", &project.rows("SELECT id FROM bronze_quarantine"), &[json!({"id": 2})]);

@@ -1,0 +1,85 @@
+//! Feeds for the benchmarks: change events and rows by key, the same on every machine.
+
+use silverflow_operators::{Change, Diff, Row, Upsert};
+
+/// How the events of a feed are spread.
+#[derive(Clone, Copy, Debug)]
+pub enum Spread {
+    /// Many keys, each event the newest of its key.
+    Uniform,
+    /// One key has every event.
+    HotKey,
+    /// Many keys, events in any order.
+    Shuffled,
+}
+
+impl Spread {
+    /// All of them.
+    pub const ALL: [Spread; 3] = [Spread::Uniform, Spread::HotKey, Spread::Shuffled];
+
+    /// The key and the sequence of the n-th event of `of`.
+    fn place(self, n: u64, of: u64) -> (u64, u64) {
+        match self {
+            Spread::Uniform => (scatter(n) % (of / 10).max(1), n),
+            Spread::HotKey => (0, n),
+            Spread::Shuffled => (scatter(n) % (of / 10).max(1), scatter(n ^ 0xA5A5) % (4 * of)),
+        }
+    }
+}
+
+/// A well mixed function of a number.
+pub fn scatter(n: u64) -> u64 {
+    let mut x = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x ^ (x >> 32)
+}
+
+/// A row of a number, whose byte order is the order of numbers.
+pub fn number(n: u64) -> Row {
+    Row::from(&n.to_be_bytes()[..])
+}
+
+/// Events `from..to` of a feed of `of` events: about half of them change what is tracked.
+pub fn changes(spread: Spread, from: u64, to: u64, of: u64) -> Vec<((Row, Change), Diff)> {
+    let event = |n: u64| {
+        let (key, sequence) = spread.place(n, of);
+        let tracked = Row::from(format!("status {}", scatter(n) % 2).into_bytes());
+        let value = Row::from(format!("a customer's row of some forty bytes {n:09}").into_bytes());
+        let upsert = (n % 50 != 0).then(|| Upsert { rank: value.clone(), tracked, value });
+        ((number(key), Change { sequence: number(sequence), upsert }), 1)
+    };
+    (from..to).map(event).collect()
+}
+
+/// Events of `keys` keys in order, as [`changes`] for histories of a given length.
+pub fn histories(keys: u64, from: u64, to: u64) -> Vec<((Row, Change), Diff)> {
+    let event = |n: u64| {
+        let value = Row::from(format!("value {}", scatter(n) % 3).into_bytes());
+        let upsert = Upsert { rank: value.clone(), tracked: value.clone(), value };
+        ((number(n % keys), Change { sequence: number(n), upsert: Some(upsert) }), 1)
+    };
+    (from..to).map(event).collect()
+}
+
+/// Rows `from..to` with the key that each looks up.
+pub fn lookups(spread: Spread, from: u64, to: u64, of: u64) -> Vec<((Option<Row>, Row), Diff)> {
+    let row = |n: u64| {
+        let key = number(spread.place(n, of).0);
+        ((Some(key), Row::from(format!("an order's row of some forty bytes {n:09}").into_bytes())), 1)
+    };
+    (from..to).map(row).collect()
+}
+
+/// The references of [`lookups`]: every tenth key is missing.
+pub fn references(spread: Spread, of: u64) -> Vec<((Row, Row), Diff)> {
+    let mut keys: Vec<u64> = (0..of).map(|n| spread.place(n, of).0).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let known = keys.into_iter().filter(|key| key % 10 != 3);
+    known.map(|key| ((number(key), Row::from(&b"reference"[..])), 1)).collect()
+}
+
+/// The same changes, taken back.
+pub fn negated<T: Clone>(changes: &[(T, Diff)]) -> Vec<(T, Diff)> {
+    changes.iter().map(|(change, diff)| (change.clone(), -diff)).collect()
+}

@@ -1,0 +1,88 @@
+//! `scd2` and `lookup` on state of a hundred thousand events: what one more batch costs.
+//!
+//! A batch is applied and taken back, so that the state is the same for every measurement; the numbers are for both.
+//! `scd2 history` shows that the cost of one event does not grow with the history of its key.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use silverflow_benches::{Spread, changes, histories, lookups, negated, references};
+use silverflow_operators::{LookupKind, LookupState, Scd2State};
+
+const LOADED: u64 = 100_000;
+const BATCHES: [u64; 3] = [1, 100, 10_000];
+
+fn scd2(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("scd2");
+    group.sample_size(20);
+    for spread in Spread::ALL {
+        let mut state = Scd2State::new();
+        let of = LOADED + BATCHES.iter().sum::<u64>();
+        state.apply(&changes(spread, 0, LOADED, of), &mut Vec::new());
+        for batch in BATCHES {
+            let more = changes(spread, LOADED, LOADED + batch, of);
+            let less = negated(&more);
+            group.throughput(Throughput::Elements(2 * batch));
+            group.bench_function(BenchmarkId::new(format!("{spread:?}"), batch), |bencher| {
+                bencher.iter(|| {
+                    let mut out = Vec::new();
+                    state.apply(&more, &mut out);
+                    state.apply(&less, &mut out);
+                    out
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn scd2_history(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("scd2 history");
+    for events in [10_000, 100_000, 1_000_000] {
+        let mut state = Scd2State::new();
+        state.apply(&histories(10, 0, events), &mut Vec::new());
+        // In the middle of a history, where both neighbours matter.
+        let one = histories(10, events, events + 1);
+        let moved = one.into_iter().map(|((key, mut change), diff)| {
+            change.sequence = silverflow_benches::number(events / 2);
+            ((key, change), diff)
+        });
+        let one: Vec<_> = moved.collect();
+        let back = negated(&one);
+        group.throughput(Throughput::Elements(2));
+        group.bench_function(BenchmarkId::new("events of ten keys", events), |bencher| {
+            bencher.iter(|| {
+                let mut out = Vec::new();
+                state.apply(&one, &mut out);
+                state.apply(&back, &mut out);
+                out
+            });
+        });
+    }
+    group.finish();
+}
+
+fn lookup(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("lookup");
+    group.sample_size(20);
+    for spread in Spread::ALL {
+        let mut state = LookupState::new(LookupKind::Left);
+        let of = LOADED + BATCHES.iter().sum::<u64>();
+        state.apply(lookups(spread, 0, LOADED, of), &references(spread, of), &mut Vec::new());
+        for batch in BATCHES {
+            let more = lookups(spread, LOADED, LOADED + batch, of);
+            let less = negated(&more);
+            group.throughput(Throughput::Elements(2 * batch));
+            group.bench_function(BenchmarkId::new(format!("{spread:?}"), batch), |bencher| {
+                bencher.iter(|| {
+                    let mut out = Vec::new();
+                    state.apply(more.clone(), &[], &mut out);
+                    state.apply(less.clone(), &[], &mut out);
+                    out
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, scd2, scd2_history, lookup);
+criterion_main!(benches);
