@@ -92,7 +92,8 @@ impl DataFile {
     pub(crate) async fn load_vector(&mut self, lake: &Lake, location: &str) -> Result<()> {
         let Some(vector) = &self.vector else { return Ok(()) };
         let path = format!("{location}/{}", vector.file_name());
-        let damaged = |why: &str| Error::external("TABLE_NOT_READABLE", format!("cannot use {}: {why}", lake.display(&path)));
+        let damaged =
+            |why: &str| Error::external("TABLE_NOT_READABLE", format!("cannot use {}: {why}", lake.display(&path)));
         let bytes = lake.get(&path).await?.ok_or_else(|| damaged("the file is missing"))?;
         self.dead = Arc::new(vector::read(&bytes, vector).map_err(|e| damaged(&e))?);
         Ok(())
@@ -217,7 +218,13 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Opens a file of the table at `location`; rows come out in `schema`, columns by name, absent ones null. Blocks.
-    pub(crate) fn open(lake: &Lake, location: &str, file: &DataFile, schema: &SchemaRef, runtime: &tokio::runtime::Handle) -> Result<Self> {
+    pub(crate) fn open(
+        lake: &Lake,
+        location: &str,
+        file: &DataFile,
+        schema: &SchemaRef,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<Self> {
         let location = format!("{location}/{}", file.path);
         let path = lake.display(&location);
         let inner = match lake.input(&location, runtime)? {
@@ -264,7 +271,10 @@ fn build<T: parquet::file::reader::ChunkReader + 'static>(
     input: T,
     schema: &Schema,
 ) -> parquet::errors::Result<ParquetRecordBatchReader> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(input, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(
+        input,
+        ArrowReaderOptions::new().with_skip_arrow_metadata(true),
+    )?;
     let found = builder.schema().fields();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|x| position(found, x.name())).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);

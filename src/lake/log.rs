@@ -97,7 +97,8 @@ impl Entry {
         }
         let repeated = |(app_id, epoch): &(String, i64)| {
             actions.iter().filter_map(|x| x.get("txn")).any(|x| {
-                x.get("appId").and_then(Value::as_str) == Some(app_id) && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
+                x.get("appId").and_then(Value::as_str) == Some(app_id)
+                    && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
             })
         };
         if self.transaction.as_ref().is_some_and(repeated) {
@@ -105,7 +106,9 @@ impl Entry {
         }
         let harmless = actions.iter().all(|action| {
             let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
-            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none()) && moves("add") && moves("remove")
+            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none())
+                && moves("add")
+                && moves("remove")
         });
         if harmless {
             return Ok(Outcome::Rewritten);

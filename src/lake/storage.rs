@@ -56,9 +56,9 @@ impl Lake {
     pub async fn open(storage: &str) -> Result<Lake> {
         match Url::parse(storage) {
             Ok(url) if url.scheme() == "file" => {
-                let path = url
-                    .to_file_path()
-                    .map_err(|()| Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path")))?;
+                let path = url.to_file_path().map_err(|()| {
+                    Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path"))
+                })?;
                 Lake::open_local(&path, true).await
             }
             // A scheme of one letter is a drive.
@@ -111,8 +111,11 @@ impl Lake {
             "az" | "azure" | "abfs" | "abfss" | "adl" => ("azure", cfg!(feature = "azure")),
             "gs" => ("gcs", cfg!(feature = "gcs")),
             other => {
-                return Err(Error::user("UNSUPPORTED_STORAGE", format!("storage with the scheme {other} is not supported: {url}"))
-                    .help("use a local path, file://, s3://, az:// or gs://"));
+                return Err(Error::user(
+                    "UNSUPPORTED_STORAGE",
+                    format!("storage with the scheme {other} is not supported: {url}"),
+                )
+                .help("use a local path, file://, s3://, az:// or gs://"));
             }
         };
         if !compiled {
@@ -353,7 +356,8 @@ impl Lake {
             return Ok(None);
         }
         let failed = |e: deltalake::DeltaTableError| {
-            Error::external("TABLE_NOT_READABLE", format!("cannot read the Delta log of {}", self.display(location))).caused_by(e)
+            Error::external("TABLE_NOT_READABLE", format!("cannot read the Delta log of {}", self.display(location)))
+                .caused_by(e)
         };
         let url = self.table_url(location)?;
         let mut builder = DeltaTableBuilder::from_url(url.clone()).map_err(failed)?;

@@ -34,7 +34,7 @@ impl Outside for LakeOutside {
                 if self.remember { self.io.block_on(schemas::save(&self.lake, id, &schema)) } else { Ok(schema) }
             }
             SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                self.io.block_on(async { DeltaSource::open(&self.lake, location).await?.schema().await })
+                self.io.block_on(async { DeltaSource::open(&self.lake, location).await.map(|x| x.schema().clone()) })
             }
         }
     }

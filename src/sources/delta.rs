@@ -1,5 +1,6 @@
 //! Delta tables of others as a source: their rows at a version, and the rows appended since another.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -25,24 +26,23 @@ pub struct DeltaSource {
 }
 
 impl DeltaSource {
-    /// Opens the table at a path or URL. Its schema is the one of the newest version, and stays that.
+    /// Opens the table at an absolute path, at a URL, or at a location in the lake. Its schema is the one of the newest
+    /// version, and stays that.
     ///
     /// # Errors
     /// `SOURCE_NOT_FOUND`, `SOURCE_NOT_READABLE` (external), naming the table; `UNSUPPORTED_STORAGE`,
     /// `UNSUPPORTED_DATA_TYPE` (user).
-    pub async fn open(location: &str, options: DeltaOptions) -> Result<DeltaSource> {
-        DeltaSource::of(ExternalTable::open(location).await?, options).await
+    pub async fn open(lake: &Lake, location: &str) -> Result<DeltaSource> {
+        DeltaSource::open_with(lake, location, DeltaOptions::default()).await
     }
 
-    /// Opens the table at a location in a lake.
+    /// As [`open`](Self::open), with options.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn in_lake(lake: &Lake, location: &str, options: DeltaOptions) -> Result<DeltaSource> {
-        DeltaSource::of(ExternalTable::in_lake(lake, location), options).await
-    }
-
-    async fn of(table: ExternalTable, options: DeltaOptions) -> Result<DeltaSource> {
+    pub async fn open_with(lake: &Lake, location: &str, options: DeltaOptions) -> Result<DeltaSource> {
+        let outside = Path::new(location).is_absolute() || location.contains("://");
+        let table = if outside { ExternalTable::open(location).await? } else { ExternalTable::in_lake(lake, location) };
         let (_, schema) = table.latest().await?;
         Ok(DeltaSource { table, options, schema })
     }
@@ -73,8 +73,8 @@ impl DeltaSource {
         self.table.rows_at(version, &self.schema).await
     }
 
-    /// The rows that versions after `from` and up to `to` appended, version by version. Commits that only move rows to
-    /// other files add nothing.
+    /// The rows that versions after `from` and up to `to` appended, version by version; all rows at `to` if there is no
+    /// `from`. Commits that only move rows to other files add nothing.
     ///
     /// Costs one reading of the log for each version that appended something.
     ///
@@ -82,7 +82,8 @@ impl DeltaSource {
     /// Before the first row, so that nothing is read in half: `SOURCE_TABLE_CHANGED` (external) if a version changed or
     /// removed rows; `SOURCE_SCHEMA_CHANGED` (external) if one changed the type of a column; `SOURCE_VERSION_GONE`
     /// (external). Items: `SOURCE_NOT_READABLE` (external).
-    pub async fn appended(&self, from: i64, to: i64) -> Result<RowStream> {
+    pub async fn appended(&self, from: Option<i64>, to: i64) -> Result<RowStream> {
+        let Some(from) = from else { return self.snapshot(to).await };
         let mut versions = Vec::new();
         let mut redefined = false;
         for version in from.saturating_add(1)..=to {
@@ -94,7 +95,10 @@ impl DeltaSource {
                 }
                 return Err(Error::external(
                     "SOURCE_TABLE_CHANGED",
-                    format!("version {version} of {} changes or removes rows, but it is read as a stream of appended rows", self.location()),
+                    format!(
+                        "version {version} of {} changes or removes rows, but it is read as a stream of appended rows",
+                        self.location()
+                    ),
                 )
                 .help("set skipChangeCommits, or read the table without STREAM"));
             }
@@ -119,12 +123,19 @@ impl DeltaSource {
     async fn check_schema(&self) -> Result<()> {
         let (_, now) = self.table.latest().await?;
         for field in self.schema.fields() {
-            if let Some(found) = crate::lake::types::position(now.fields(), field.name()).and_then(|i| now.fields().get(i))
+            if let Some(found) =
+                crate::lake::types::position(now.fields(), field.name()).and_then(|i| now.fields().get(i))
                 && found.data_type() != field.data_type()
             {
                 return Err(Error::external(
                     "SOURCE_SCHEMA_CHANGED",
-                    format!("the column {} of {} was {} and is {} now", field.name(), self.location(), field.data_type(), found.data_type()),
+                    format!(
+                        "the column {} of {} was {} and is {} now",
+                        field.name(),
+                        self.location(),
+                        field.data_type(),
+                        found.data_type()
+                    ),
                 )
                 .help("run again to take up the new schema"));
             }
@@ -149,7 +160,11 @@ mod tests {
     fn rows(values: &[i64]) -> RecordBatch {
         let schema = Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("p", DataType::Utf8, true)]);
         let parts: Vec<&str> = values.iter().map(|x| if x % 2 == 0 { "even 0/1" } else { "odd" }).collect();
-        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int64Array::from(values.to_vec())), Arc::new(StringArray::from(parts))]).unwrap()
+        RecordBatch::try_new(
+            Arc::new(schema),
+            vec![Arc::new(Int64Array::from(values.to_vec())), Arc::new(StringArray::from(parts))],
+        )
+        .unwrap()
     }
 
     async fn numbers(stream: Result<RowStream>) -> Vec<i64> {
@@ -179,6 +194,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_partitioned_table_of_others_is_read_by_version() {
         let folder = tempfile::tempdir().unwrap();
+        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
         let path = folder.path().join("a table");
         std::fs::create_dir(&path).unwrap();
         let url = Url::from_directory_path(&path).unwrap();
@@ -187,28 +203,35 @@ mod tests {
         open().await.write(vec![rows(&[3, 4])]).await.unwrap();
         open().await.optimize().await.unwrap();
         open().await.write(vec![rows(&[5])]).await.unwrap();
-        let source = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap();
+        let source = DeltaSource::open(&lake, path.to_str().unwrap()).await.unwrap();
         assert_eq!(source.latest_version().await.unwrap(), 3);
         assert_eq!(numbers(source.snapshot(0).await).await, [1, 2]);
         assert_eq!(numbers(source.snapshot(3).await).await, [1, 2, 3, 4, 5]);
-        assert_eq!(numbers(source.appended(0, 3).await).await, [3, 4, 5]);
-        assert_eq!(numbers(source.appended(2, 3).await).await, [5]);
-        assert!(numbers(source.appended(3, 3).await).await.is_empty());
+        assert_eq!(numbers(source.appended(Some(0), 3).await).await, [3, 4, 5]);
+        assert_eq!(numbers(source.appended(Some(2), 3).await).await, [5]);
+        assert!(numbers(source.appended(Some(3), 3).await).await.is_empty());
 
         open().await.write(vec![rows(&[7])]).with_save_mode(SaveMode::Overwrite).await.unwrap();
         open().await.write(vec![rows(&[8])]).await.unwrap();
-        assert_eq!(code(source.appended(3, 5).await), "SOURCE_TABLE_CHANGED");
-        let skipping = DeltaSource::open(url.as_str(), DeltaOptions { skip_change_commits: true }).await.unwrap();
-        assert_eq!(numbers(skipping.appended(3, 5).await).await, [8]);
+        assert_eq!(code(source.appended(Some(3), 5).await), "SOURCE_TABLE_CHANGED");
+        let skipping =
+            DeltaSource::open_with(&lake, url.as_str(), DeltaOptions { skip_change_commits: true }).await.unwrap();
+        assert_eq!(numbers(skipping.appended(Some(3), 5).await).await, [8]);
         std::fs::remove_file(path.join("_delta_log/00000000000000000001.json")).unwrap();
-        assert_eq!(code(skipping.appended(0, 5).await), "SOURCE_VERSION_GONE");
+        assert_eq!(code(skipping.appended(Some(0), 5).await), "SOURCE_VERSION_GONE");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn deletion_vectors_of_the_table_are_honoured() {
         let folder = tempfile::tempdir().unwrap();
         let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        let spec = TableSpec { name: "t".into(), location: "t".into(), schema: rows(&[]).schema(), comment: None, properties: BTreeMap::new() };
+        let spec = TableSpec {
+            name: "t".into(),
+            location: "t".into(),
+            schema: rows(&[]).schema(),
+            comment: None,
+            properties: BTreeMap::new(),
+        };
         let mut table = Table::open_or_create(&lake, spec).await.unwrap();
         let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
             epoch,
@@ -219,19 +242,20 @@ mod tests {
         table.commit(commit(1, &[1, 2, 3], &[])).await.unwrap();
         table.commit(commit(2, &[4], &[2])).await.unwrap();
         table.commit(commit(3, &[5, 6], &[])).await.unwrap();
-        let source = DeltaSource::in_lake(&lake, "t", DeltaOptions::default()).await.unwrap();
+        let source = DeltaSource::open(&lake, "t").await.unwrap();
         assert_eq!(numbers(source.snapshot(3).await).await, [1, 3, 4, 5, 6]);
         assert_eq!(numbers(source.snapshot(1).await).await, [1, 2, 3]);
-        assert_eq!(numbers(source.appended(2, 3).await).await, [5, 6]);
-        assert_eq!(code(source.appended(1, 3).await), "SOURCE_TABLE_CHANGED");
+        assert_eq!(numbers(source.appended(Some(2), 3).await).await, [5, 6]);
+        assert_eq!(code(source.appended(Some(1), 3).await), "SOURCE_TABLE_CHANGED");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_table_that_is_not_there_is_an_external_error_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
+        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
         for path in ["none", "no/where"] {
             let path = folder.path().join(path);
-            let error = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap_err();
+            let error = DeltaSource::open(&lake, path.to_str().unwrap()).await.unwrap_err();
             assert_eq!(error.code(), "SOURCE_NOT_FOUND");
             assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
             assert!(!path.exists());

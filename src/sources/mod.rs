@@ -20,5 +20,3 @@ mod tests;
 pub use delta::{DeltaOptions, DeltaSource};
 pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
 pub use options::Format;
-pub mod delta;
-pub use delta::DeltaSource;

@@ -58,7 +58,13 @@ impl ParquetReader {
                 }
                 None if self.rescue.is_some() => columns.push(new_null_array(field.data_type(), batch.num_rows())),
                 None => {
-                    return Err(format!("its column {} is {}, the schema says {}", field.name(), column.data_type(), field.data_type()).into());
+                    return Err(format!(
+                        "its column {} is {}, the schema says {}",
+                        field.name(),
+                        column.data_type(),
+                        field.data_type()
+                    )
+                    .into());
                 }
             }
         }
