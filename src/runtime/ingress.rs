@@ -12,9 +12,9 @@ use super::columns::{add_wall, by_arrival};
 use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, relabel};
 use crate::error::{Error, Result};
-use crate::lake::{Lake, Position, RowStream, Table};
+use crate::lake::{Position, RowStream, Table};
 use crate::plan::{Source, SourceKind};
-use crate::sources::{DeltaSource, FileSource, ReadStats};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource, ReadStats};
 
 /// What an ingress actor reports when it ends.
 pub struct Read {
@@ -38,8 +38,6 @@ pub struct Ingress {
     pub wall_micros: i64,
     /// The replay point's table, for sources whose rows come and go.
     pub stored: Option<Arc<Table>>,
-    /// Storage.
-    pub lake: Lake,
     /// Where input and output run.
     pub io: Handle,
     /// To the workers.
@@ -74,7 +72,13 @@ impl Ingress {
             (SourceKind::DeltaStream { location }, Position::Delta { from, to }) => {
                 let mut rows = self
                     .io
-                    .block_on(async { DeltaSource::open(&self.lake, location).await?.appended(*from, *to).await })?;
+                    .block_on(async {
+                        let table = DeltaSource::open(location, DeltaOptions::default()).await?;
+                        match from {
+                            Some(from) => table.appended(*from, *to).await,
+                            None => table.snapshot(*to).await,
+                        }
+                    })?;
                 while let Some(rows) = self.io.block_on(rows.next()) {
                     let rows = rows?;
                     stats.rows += rows.num_rows() as u64;
@@ -83,7 +87,7 @@ impl Ingress {
             }
             (SourceKind::DeltaSnapshot { location }, Position::Delta { to, .. }) => {
                 let rows =
-                    self.io.block_on(async { DeltaSource::open(&self.lake, location).await?.snapshot(*to).await })?;
+                    self.io.block_on(async { DeltaSource::open(location, DeltaOptions::default()).await?.snapshot(*to).await })?;
                 stats.rows = self.difference(rows, &mut deal)?;
             }
             _ => return Err(Error::internal(format!("the log and the plan disagree on source {}", self.source.id))),

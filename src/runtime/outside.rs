@@ -1,5 +1,7 @@
 //! Schemas of what lies outside, for the planner. An inferred schema is remembered, so that it never changes later.
 
+use std::sync::Arc;
+
 use arrow::datatypes::{Field, SchemaRef};
 use tokio::runtime::Handle;
 
@@ -7,7 +9,7 @@ use crate::error::Result;
 use crate::lake::{Lake, schemas};
 use crate::pipeline::TableName;
 use crate::plan::{Outside, SourceKind};
-use crate::sources::{DeltaSource, FileSource, metadata_field};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource, metadata_field};
 
 /// The world outside, as seen from a storage.
 pub struct LakeOutside {
@@ -34,7 +36,8 @@ impl Outside for LakeOutside {
                 if self.remember { self.io.block_on(schemas::save(&self.lake, id, &schema)) } else { Ok(schema) }
             }
             SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                self.io.block_on(async { DeltaSource::open(&self.lake, location).await.map(|x| x.schema().clone()) })
+                let table = self.io.block_on(DeltaSource::open(location, DeltaOptions::default()))?;
+                Ok(Arc::clone(table.schema()))
             }
         }
     }
@@ -44,6 +47,6 @@ impl Outside for LakeOutside {
     }
 
     fn location(&self, name: &TableName) -> String {
-        self.lake.table_location(name)
+        self.lake.display(&self.lake.table_location(name))
     }
 }

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
 use crate::pipeline::Pipeline;
 use crate::plan::{Feed, Plan, SourceKind, analyze};
-use crate::sources::{DeltaSource, FileSource};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource};
 
 /// Runs everything that is new.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
@@ -41,7 +41,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         last_epoch: history.last_complete,
         ..RunReport::default()
     };
-    let mut backlog = Backlog::find(&plan, &history, &lake, io)?;
+    let mut backlog = Backlog::find(&plan, &history, io)?;
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         report.tables = describe(&plan, &lake);
         return Ok(report);
@@ -85,7 +85,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn find(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Backlog> {
+    fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
         let (mut positions, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) {
@@ -104,7 +104,7 @@ impl Backlog {
                 }
                 SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
                     let to = io
-                        .block_on(async { DeltaSource::open(lake, location).await?.latest_version().await })
+                        .block_on(async { DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await })
                         .map_err(|e| e.at(&source.span))?;
                     let from = history.delta_position(&source.id);
                     (from != Some(to)).then_some(Position::Delta { from, to })
@@ -185,7 +185,7 @@ impl Supervisor<'_> {
             self.finish(open, say)?;
             // What the open epoch read is behind it now.
             let history = self.log.history().clone();
-            *backlog = Backlog::find(&self.plan, &history, &self.lake, &self.io)?;
+            *backlog = Backlog::find(&self.plan, &history, &self.io)?;
         }
         while !backlog.is_empty() || !self.compare.is_empty() {
             let share = backlog.take();
@@ -375,7 +375,6 @@ impl Supervisor<'_> {
                 epoch,
                 wall_micros,
                 stored,
-                lake: self.lake.clone(),
                 io: self.io.clone(),
                 mail: self.mail.clone(),
             }

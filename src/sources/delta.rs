@@ -1,6 +1,5 @@
 //! Delta tables of others as a source: their rows at a version, and the rows appended since another.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -26,23 +25,24 @@ pub struct DeltaSource {
 }
 
 impl DeltaSource {
-    /// Opens the table at an absolute path, at a URL, or at a location in the lake. Its schema is the one of the newest
-    /// version, and stays that.
+    /// Opens the table at a path or URL. Its schema is the one of the newest version, and stays that.
     ///
     /// # Errors
     /// `SOURCE_NOT_FOUND`, `SOURCE_NOT_READABLE` (external), naming the table; `UNSUPPORTED_STORAGE`,
     /// `UNSUPPORTED_DATA_TYPE` (user).
-    pub async fn open(lake: &Lake, location: &str) -> Result<DeltaSource> {
-        DeltaSource::open_with(lake, location, DeltaOptions::default()).await
+    pub async fn open(location: &str, options: DeltaOptions) -> Result<DeltaSource> {
+        DeltaSource::of(ExternalTable::open(location).await?, options).await
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Opens the table at a location in a lake.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn open_with(lake: &Lake, location: &str, options: DeltaOptions) -> Result<DeltaSource> {
-        let outside = Path::new(location).is_absolute() || location.contains("://");
-        let table = if outside { ExternalTable::open(location).await? } else { ExternalTable::in_lake(lake, location) };
+    pub async fn in_lake(lake: &Lake, location: &str, options: DeltaOptions) -> Result<DeltaSource> {
+        DeltaSource::of(ExternalTable::in_lake(lake, location), options).await
+    }
+
+    async fn of(table: ExternalTable, options: DeltaOptions) -> Result<DeltaSource> {
         let (_, schema) = table.latest().await?;
         Ok(DeltaSource { table, options, schema })
     }
@@ -73,8 +73,8 @@ impl DeltaSource {
         self.table.rows_at(version, &self.schema).await
     }
 
-    /// The rows that versions after `from` and up to `to` appended, version by version; all rows at `to` if there is no
-    /// `from`. Commits that only move rows to other files add nothing.
+    /// The rows that versions after `from` and up to `to` appended, version by version. Commits that only move rows to
+    /// other files add nothing.
     ///
     /// Costs one reading of the log for each version that appended something.
     ///
@@ -82,8 +82,7 @@ impl DeltaSource {
     /// Before the first row, so that nothing is read in half: `SOURCE_TABLE_CHANGED` (external) if a version changed or
     /// removed rows; `SOURCE_SCHEMA_CHANGED` (external) if one changed the type of a column; `SOURCE_VERSION_GONE`
     /// (external). Items: `SOURCE_NOT_READABLE` (external).
-    pub async fn appended(&self, from: Option<i64>, to: i64) -> Result<RowStream> {
-        let Some(from) = from else { return self.snapshot(to).await };
+    pub async fn appended(&self, from: i64, to: i64) -> Result<RowStream> {
         let mut versions = Vec::new();
         let mut redefined = false;
         for version in from.saturating_add(1)..=to {
@@ -194,7 +193,6 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_partitioned_table_of_others_is_read_by_version() {
         let folder = tempfile::tempdir().unwrap();
-        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
         let path = folder.path().join("a table");
         std::fs::create_dir(&path).unwrap();
         let url = Url::from_directory_path(&path).unwrap();
@@ -203,22 +201,21 @@ mod tests {
         open().await.write(vec![rows(&[3, 4])]).await.unwrap();
         open().await.optimize().await.unwrap();
         open().await.write(vec![rows(&[5])]).await.unwrap();
-        let source = DeltaSource::open(&lake, path.to_str().unwrap()).await.unwrap();
+        let source = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap();
         assert_eq!(source.latest_version().await.unwrap(), 3);
         assert_eq!(numbers(source.snapshot(0).await).await, [1, 2]);
         assert_eq!(numbers(source.snapshot(3).await).await, [1, 2, 3, 4, 5]);
-        assert_eq!(numbers(source.appended(Some(0), 3).await).await, [3, 4, 5]);
-        assert_eq!(numbers(source.appended(Some(2), 3).await).await, [5]);
-        assert!(numbers(source.appended(Some(3), 3).await).await.is_empty());
+        assert_eq!(numbers(source.appended(0, 3).await).await, [3, 4, 5]);
+        assert_eq!(numbers(source.appended(2, 3).await).await, [5]);
+        assert!(numbers(source.appended(3, 3).await).await.is_empty());
 
         open().await.write(vec![rows(&[7])]).with_save_mode(SaveMode::Overwrite).await.unwrap();
         open().await.write(vec![rows(&[8])]).await.unwrap();
-        assert_eq!(code(source.appended(Some(3), 5).await), "SOURCE_TABLE_CHANGED");
-        let skipping =
-            DeltaSource::open_with(&lake, url.as_str(), DeltaOptions { skip_change_commits: true }).await.unwrap();
-        assert_eq!(numbers(skipping.appended(Some(3), 5).await).await, [8]);
+        assert_eq!(code(source.appended(3, 5).await), "SOURCE_TABLE_CHANGED");
+        let skipping = DeltaSource::open(url.as_str(), DeltaOptions { skip_change_commits: true }).await.unwrap();
+        assert_eq!(numbers(skipping.appended(3, 5).await).await, [8]);
         std::fs::remove_file(path.join("_delta_log/00000000000000000001.json")).unwrap();
-        assert_eq!(code(skipping.appended(Some(0), 5).await), "SOURCE_VERSION_GONE");
+        assert_eq!(code(skipping.appended(0, 5).await), "SOURCE_VERSION_GONE");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -242,20 +239,19 @@ mod tests {
         table.commit(commit(1, &[1, 2, 3], &[])).await.unwrap();
         table.commit(commit(2, &[4], &[2])).await.unwrap();
         table.commit(commit(3, &[5, 6], &[])).await.unwrap();
-        let source = DeltaSource::open(&lake, "t").await.unwrap();
+        let source = DeltaSource::in_lake(&lake, "t", DeltaOptions::default()).await.unwrap();
         assert_eq!(numbers(source.snapshot(3).await).await, [1, 3, 4, 5, 6]);
         assert_eq!(numbers(source.snapshot(1).await).await, [1, 2, 3]);
-        assert_eq!(numbers(source.appended(Some(2), 3).await).await, [5, 6]);
-        assert_eq!(code(source.appended(Some(1), 3).await), "SOURCE_TABLE_CHANGED");
+        assert_eq!(numbers(source.appended(2, 3).await).await, [5, 6]);
+        assert_eq!(code(source.appended(1, 3).await), "SOURCE_TABLE_CHANGED");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_table_that_is_not_there_is_an_external_error_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
-        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
         for path in ["none", "no/where"] {
             let path = folder.path().join(path);
-            let error = DeltaSource::open(&lake, path.to_str().unwrap()).await.unwrap_err();
+            let error = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap_err();
             assert_eq!(error.code(), "SOURCE_NOT_FOUND");
             assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
             assert!(!path.exists());
