@@ -65,7 +65,8 @@ impl Table {
     ///
     /// # Errors
     /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; internal if a row to delete is not
-    /// there; external errors of the storage. After an error the table is as it was before, here and on disk.
+    /// there; external errors of the storage. After an error the commit can be tried again: if it did reach the log after
+    /// all, that is noticed and nothing is committed twice.
     pub async fn commit(&mut self, commit: Commit) -> Result<Option<Committed>> {
         let epoch = commit.epoch;
         let name = self.name.clone();
@@ -185,8 +186,7 @@ impl Table {
         let version = self.version + 1;
         let bytes = entry.bytes();
         let total = (written + bytes.len()) as u64;
-        self.lake.write_files(writes).await?;
-        if entry.create(&self.lake, &self.location, version, bytes).await? != Outcome::Committed {
+        if entry.create(&self.lake, &self.location, version, bytes, writes).await? != Outcome::Committed {
             return Ok(None);
         }
 

@@ -112,9 +112,8 @@ impl Table {
             writes.push((format!("{}/{}", self.location, part.file.path), part.bytes));
             added.push(part.file);
         }
-        self.lake.write_files(writes).await?;
         let version = self.version + 1;
-        match entry.create(&self.lake, &self.location, version, entry.bytes()).await? {
+        match entry.create(&self.lake, &self.location, version, entry.bytes(), writes).await? {
             Outcome::Committed => {}
             // Someone else rewrote files; what is left to do shows next time.
             Outcome::Rewritten | Outcome::Repeated => {
@@ -123,13 +122,14 @@ impl Table {
             }
         }
         let done = Maintained { rewritten: files.len(), written: added.len(), checkpoint: false };
-        if let Some(index) = &mut self.index {
-            for ((hash, old), new) in moved.into_iter().zip(positions(self.next_file)) {
-                if !index.remove(hash, old) {
-                    return Err(Error::internal("a live row is not in the index"));
-                }
+        if let Some(mut index) = self.index.take() {
+            let all = moved.into_iter().zip(positions(self.next_file)).all(|((hash, old), new)| {
+                let known = index.remove(hash, old);
                 index.insert(hash, new);
-            }
+                known
+            });
+            // Otherwise it is built anew when it is needed.
+            self.index = all.then_some(index);
         }
         for (id, _) in files {
             self.files.remove(&id);

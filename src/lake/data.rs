@@ -1,5 +1,7 @@
 //! Data files: Parquet with the table's columns, rows that are gone noted beside.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch};
@@ -87,17 +89,23 @@ impl DataFile {
     pub(crate) fn with_dead(&self, dead: RoaringBitmap, vector: Descriptor) -> DataFile {
         DataFile { stats: wide(&self.stats), vector: Some(vector), dead: Arc::new(dead), ..self.clone() }
     }
+}
 
-    /// Reads the vector that the log names.
-    pub(crate) async fn load_vector(&mut self, lake: &Lake, location: &str) -> Result<()> {
-        let Some(vector) = &self.vector else { return Ok(()) };
+/// Reads the vectors that the log names; one file holds the vectors of many.
+pub(crate) async fn load_vectors(lake: &Lake, location: &str, files: &mut [DataFile]) -> Result<()> {
+    let mut read: HashMap<Uuid, Vec<u8>> = HashMap::new();
+    for file in files {
+        let Some(vector) = &file.vector else { continue };
         let path = format!("{location}/{}", vector.file_name());
         let damaged =
             |why: &str| Error::external("TABLE_NOT_READABLE", format!("cannot use {}: {why}", lake.display(&path)));
-        let bytes = lake.get(&path).await?.ok_or_else(|| damaged("the file is missing"))?;
-        self.dead = Arc::new(vector::read(&bytes, vector).map_err(|e| damaged(&e))?);
-        Ok(())
+        let bytes = match read.entry(vector.file) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => free.insert(lake.get(&path).await?.ok_or_else(|| damaged("the file is missing"))?),
+        };
+        file.dead = Arc::new(vector::read(bytes, vector).map_err(|e| damaged(&e))?);
     }
+    Ok(())
 }
 
 /// With rows gone, the bounds still hold but may not be reached.

@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::data::DataFile;
+use super::data::{DataFile, load_vectors};
 use super::index::RowIndex;
 use super::log::{Entry, Outcome, now_millis};
 use super::storage::Lake;
@@ -237,7 +237,7 @@ impl Table {
             entry.push(protocol(true));
         }
         entry.push(json!({ "metaData": metadata }));
-        match entry.create(&self.lake, &self.location, version, entry.bytes()).await? {
+        match entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await? {
             Outcome::Committed => {
                 self.version = version;
                 self.stored = stored;
@@ -298,9 +298,7 @@ async fn live_files(lake: &Lake, location: &str, delta: &DeltaTable) -> Result<V
         });
     }
     files.sort_by(|a, b| (a.modified, &a.path).cmp(&(b.modified, &b.path)));
-    for file in &mut files {
-        file.load_vector(lake, location).await?;
-    }
+    load_vectors(lake, location, &mut files).await?;
     Ok(files)
 }
 
@@ -346,7 +344,7 @@ async fn create(
     let mut entry = Entry::new("CREATE TABLE", Map::new(), Map::new(), now);
     entry.push(protocol(needs_ntz(stored)));
     entry.push(json!({ "metaData": metadata }));
-    entry.create(lake, &spec.location, 0, entry.bytes()).await.map(drop)
+    entry.create(lake, &spec.location, 0, entry.bytes(), Vec::new()).await.map(drop)
 }
 
 fn protocol(ntz: bool) -> Value {
