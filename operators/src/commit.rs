@@ -63,8 +63,8 @@ pub fn commit<'s, C, E>(
     mut on_close: impl FnMut(Epoch, Vec<C>, Vec<E>) + 'static,
 ) -> Closed
 where
-    C: HasEpoch + Clone + 'static,
-    E: HasEpoch + Clone + 'static,
+    C: HasEpoch + 'static,
+    E: HasEpoch + 'static,
 {
     let closed = Closed::default();
     let progress = closed.clone();

@@ -327,7 +327,7 @@ fn change(
         ties += i64::from(winner_at(events, sequence, &bound).is_some());
         for (change, diff) in same {
             encode(change, &mut event);
-            let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
+            let (before, after) = events.add(&event, *diff);
             ties += i64::from(after > 0) - i64::from(before > 0);
         }
         let winner = winner_at(events, sequence, &bound);
@@ -337,7 +337,7 @@ fn change(
         {
             // Still there, but a loser now.
             let count = events.get(&old.event).map_or(0, |entry| entry.count);
-            events.set(&old.event, Row::default(), count);
+            events.set(&old.event, b"", count);
         }
         touched.push((sequence.clone(), old));
     }
@@ -407,7 +407,7 @@ fn walk(
             if let Some(winner) = winner {
                 let count = events.get(&winner).map_or(0, |entry| entry.count);
                 let data = new.as_ref().map(|new| new.data.clone()).unwrap_or_default();
-                events.set(&winner, data, count);
+                events.set(&winner, &data, count);
             }
             if let Some(new) = &new {
                 new.emit(key, 1, out);

@@ -233,7 +233,7 @@ impl Scd1State {
             ties += i64::from(winner_at(&events, sequence, bound).is_some());
             for (change, diff) in same {
                 encode(change, event);
-                let (before, after) = events.add(&Row::from(event.as_slice()), *diff);
+                let (before, after) = events.add(event, *diff);
                 ties += i64::from(after > 0) - i64::from(before > 0);
             }
             ties -= i64::from(winner_at(&events, sequence, bound).is_some());
@@ -275,7 +275,7 @@ impl Scd1State {
                 run.push(&self.scratch.event, b"", 1);
                 run.close_key(key);
             } else {
-                events.add(&Row::from(self.scratch.event.as_slice()), 1);
+                events.add(&self.scratch.event, 1);
             }
             show_new(key, Some(newest), truncated, out);
             return tied - 1;
@@ -294,7 +294,7 @@ impl Scd1State {
         let order = <ByPrecedence as crate::state::Order>::compare(&self.scratch.event, &current);
         if order == std::cmp::Ordering::Greater {
             let next = Row::from(self.scratch.event.as_slice());
-            events.set(&current, Row::default(), 0);
+            events.set(&current, b"", 0);
             events.add(&next, 1);
             emit(
                 key,

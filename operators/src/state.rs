@@ -3,14 +3,15 @@
 mod key;
 mod list;
 mod live;
+mod merge;
+mod overlay;
 mod segment;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 pub use key::KeyMut;
 use key::{Size, Span};
+use merge::Merge;
+use overlay::{HashedKey, Overlay};
 use segment::Segment;
 
 /// Entries in the overlay before it becomes a segment, at least.
@@ -26,6 +29,8 @@ const OVERLAY: usize = 1 << 14;
 const SHARE: usize = 16;
 /// Entries of a single key in the overlay before it becomes a segment: they sit in one vector.
 const CROWD: usize = 1 << 10;
+/// Entries that a merge under way moves each time a key is looked up.
+const FUEL: usize = 32;
 /// A segment is at least this many times larger than all younger ones together.
 const GROWTH: usize = 4;
 
@@ -56,68 +61,13 @@ pub struct Entry<'a> {
     pub count: i64,
 }
 
-#[derive(Debug)]
-struct Cell {
-    order: Row,
-    data: Row,
-    count: i64,
-}
-
-impl Cell {
-    fn entry(&self) -> Entry<'_> {
-        Entry {
-            order: &self.order,
-            data: &self.data,
-            count: self.count,
-        }
-    }
-}
-
-/// A key with its [`stable_hash`], which is expensive enough to compute once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct HashedKey {
-    hash: u64,
-    key: Row,
-}
-
-impl HashedKey {
-    fn new(key: &Row) -> Self {
-        HashedKey {
-            hash: stable_hash(key),
-            key: key.clone(),
-        }
-    }
-}
-
-impl Hash for HashedKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-/// Passes the hash of a [`HashedKey`] on.
-#[derive(Default)]
-struct PassOn(u64);
-
-impl Hasher for PassOn {
-    fn write(&mut self, _: &[u8]) {}
-    // Routing leaves the low bits of all keys of a worker alike, but a table looks at the low bits.
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash.rotate_left(32);
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Overlay = HashMap<HashedKey, Vec<Cell>, BuildHasherDefault<PassOn>>;
-
 /// An ordered multimap from keys to entries: `key -> (order -> (data, count))`.
 ///
 /// Segments, sorted and in flat memory, lie under a small mutable overlay. An entry is in one
 /// place only: the overlay or one segment, in which its count can change but its bytes cannot.
 /// When the overlay is full it becomes a segment, and segments merge so that each is several times
-/// larger than all younger ones together.
+/// larger than all younger ones together. A merge goes on a few entries at a time, each time a key
+/// is looked up, so no change waits for one.
 ///
 /// Entries whose count is negative are kept, since the insertion may still come, but navigation
 /// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
@@ -127,8 +77,9 @@ type Overlay = HashMap<HashedKey, Vec<Cell>, BuildHasherDefault<PassOn>>;
 #[derive(Debug)]
 pub struct KeyedState<O: Order = Bytewise> {
     overlay: Overlay,
-    /// From large and old to small and young.
+    /// From old to young.
     segments: Vec<Segment>,
+    merge: Option<Merge>,
     size: Size,
     limit: usize,
     /// The spans of the key at hand, here to reuse the allocation.
@@ -141,6 +92,7 @@ impl<O: Order> Default for KeyedState<O> {
         KeyedState {
             overlay: Overlay::default(),
             segments: Vec::new(),
+            merge: None,
             size: Size::default(),
             limit: OVERLAY,
             spans: Vec::new(),
@@ -177,12 +129,12 @@ impl<O: Order> KeyedState<O> {
         self.size.entries == 0
     }
 
-    /// Memory in use, in bytes; exact for segments, an estimate for the overlay.
+    /// Memory in use, in bytes, without the allocator's own.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.segments.iter().map(Segment::bytes).sum::<usize>()
-            + self.size.overlay * 112
-            + self.overlay.len() * 64
+            + self.overlay.bytes()
+            + self.merge.as_ref().map_or(0, Merge::bytes)
     }
 
     /// The entries of `key`, to read and to change.
@@ -195,13 +147,14 @@ impl<O: Order> KeyedState<O> {
                 self.spans.push(Span { segment, entries });
             }
         }
-        let slot = self.overlay.get_mut(&key);
+        let cells = self.overlay.take(&key);
         KeyMut {
-            kept: slot.is_some(),
-            cells: slot.map(std::mem::take).unwrap_or_default(),
+            kept: cells.is_some(),
+            cells: cells.unwrap_or_default(),
             key,
             overlay: &mut self.overlay,
             segments: &mut self.segments,
+            merge: &mut self.merge,
             spans: &self.spans,
             size: &mut self.size,
             crowd: self.limit.min(CROWD),
@@ -213,7 +166,7 @@ impl<O: Order> KeyedState<O> {
     #[must_use]
     pub fn knows(&self, key: &Row) -> bool {
         let key = HashedKey::new(key);
-        self.overlay.contains_key(&key)
+        self.overlay.contains(&key)
             || self
                 .segments
                 .iter()
@@ -223,7 +176,7 @@ impl<O: Order> KeyedState<O> {
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
-        let overlay = self.overlay.keys().map(|key| key.key.clone());
+        let overlay = self.overlay.keys().cloned();
         let stored = self.segments.iter().flat_map(|segment| {
             (0..segment.key_count())
                 .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
@@ -247,62 +200,69 @@ impl<O: Order> KeyedState<O> {
                 let key = Row::from(segment.key(k));
                 let mut at = self.at(&key);
                 for entry in segment.span(k).map(|i| segment.entry(i)) {
-                    at.set(&Row::from(entry.order), Row::from(entry.data), entry.count);
+                    at.set(entry.order, entry.data, entry.count);
                 }
             }
         } else {
             self.size.entries += segment.len() - segment.dead();
-            self.push_segment(segment);
+            self.push(segment);
         }
     }
 
     fn maintain(&mut self) {
         // In proportion to the whole, so that growing rewrites an entry only a few times.
-        if self.size.overlay >= self.limit.max(self.size.entries / SHARE) || self.size.crowded {
+        if self.size.overlay >= self.limit.max(self.size.entries / SHARE)
+            || self.size.crowded
+            || self.overlay.wasteful()
+        {
             let overlay = std::mem::take(&mut self.overlay);
             self.size.overlay = 0;
             self.size.crowded = false;
-            let segment = flat(&overlay);
-            self.push_segment(segment);
+            self.push(overlay.flat());
         }
-        if self.size.decayed {
-            self.size.decayed = false;
-            for segment in &mut self.segments {
-                if segment.dead() * 2 > segment.len() {
-                    *segment = segment::merge::<O>(std::slice::from_ref(segment));
-                }
+        if self.merge.is_none() {
+            self.merge = self.plan().map(|parts| Merge::new(&self.segments, parts));
+        }
+        if let Some(merge) = &mut self.merge {
+            // The more segments have come since it began, the faster it goes.
+            let waiting = self.segments.len() - merge.end();
+            let fuel = FUEL.min(self.limit / 4) * (1 + waiting);
+            if merge.step::<O>(&self.segments, fuel)
+                && let Some(merge) = self.merge.take()
+            {
+                merge.finish::<O>(&mut self.segments);
             }
-            self.settle();
         }
     }
 
-    fn push_segment(&mut self, segment: Segment) {
+    fn push(&mut self, segment: Segment) {
         if !segment.is_empty() {
             self.segments.push(segment);
-            self.settle();
         }
     }
 
-    /// Restores the invariant on sizes with one merge of the youngest segments.
-    fn settle(&mut self) {
-        self.segments.retain(|segment| !segment.is_empty());
-        self.segments
-            .sort_by_key(|segment| std::cmp::Reverse(segment.len()));
-        let mut keep = self.segments.len();
-        let mut total = 0;
-        let mut merged = keep;
-        while let Some(segment) = keep.checked_sub(1).and_then(|i| self.segments.get(i)) {
+    /// The segments to merge next: one that is mostly dead, or the youngest ones as far as they
+    /// are not several times smaller than the one before them.
+    fn plan(&mut self) -> Option<Range<usize>> {
+        if self.size.decayed {
+            let decayed = self
+                .segments
+                .iter()
+                .position(|segment| segment.dead() * 2 > segment.len());
+            if let Some(i) = decayed {
+                return Some(i..i + 1);
+            }
+            self.size.decayed = false;
+        }
+        let (mut start, mut total) = (self.segments.len(), 0);
+        for (i, segment) in self.segments.iter().enumerate().rev() {
             if total > 0 && segment.len() >= GROWTH * total {
                 break;
             }
             total += segment.len();
-            keep -= 1;
-            merged = keep;
+            start = i;
         }
-        if self.segments.len() - merged > 1 {
-            let parts = self.segments.split_off(merged);
-            self.segments.push(segment::merge::<O>(&parts));
-        }
+        (self.segments.len() - start > 1).then_some(start..self.segments.len())
     }
 
     /// The state as bytes, framed for `kind`. Cost: one pass over the state.
@@ -331,7 +291,7 @@ impl<O: Order> KeyedState<O> {
     /// What a snapshot holds, to be encoded as part of something larger.
     pub(crate) fn parts(&self) -> PartsRef<'_> {
         PartsRef {
-            overlay: flat(&self.overlay),
+            overlay: self.overlay.flat(),
             segments: &self.segments,
         }
     }
@@ -354,22 +314,7 @@ impl<O: Order> KeyedState<O> {
                 self.segments.push(segment);
             }
         }
-        self.settle();
     }
-}
-
-fn flat(overlay: &Overlay) -> Segment {
-    let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = overlay.iter().collect();
-    keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
-    let mut segment = Segment::default();
-    for (key, cells) in keys {
-        for cell in cells {
-            segment.push(&cell.order, &cell.data, cell.count);
-        }
-        segment.close_key(key.hash, &key.key);
-    }
-    segment.seal();
-    segment
 }
 
 #[derive(Serialize)]

@@ -10,6 +10,8 @@ mod keyed;
 mod merge;
 mod metrics;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, relabel};
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};

@@ -14,7 +14,7 @@ mod query;
 mod replay;
 mod schema;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unique;
 
 use std::collections::BTreeMap;

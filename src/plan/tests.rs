@@ -41,7 +41,8 @@ CREATE STREAMING TABLE customers AS SELECT * FROM STREAM read_files('/landing/cu
   schema => 'id STRING, region STRING, at TIMESTAMP');
 ";
 
-fn plan(sql: &str) -> Result<Plan> {
+/// The plan of a pipeline over the tables `orders` and `customers`.
+pub(crate) fn plan(sql: &str) -> Result<Plan> {
     let text = format!("{BRONZE}{sql}");
     let settings = Settings { storage: "/lake".to_owned(), ..Settings::default() };
     analyze(&load_sql(&[("p.sql", &text)], &settings)?.pipeline, &Declared)

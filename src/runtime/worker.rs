@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
 use silverflow_operators::Epoch;
 use timely::WorkerConfig;
 use timely::communication::{Config as Communication, WorkerGuards};
+use timely::logging::{TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
 use super::RunOptions;
@@ -209,6 +210,16 @@ impl Shared {
         let out = Rc::clone(&outbox);
         let deliver = move |outcome| out.borrow_mut().push_back(FromWorker::Outcome(outcome));
         let index = worker.index();
+        if let Some(mut log) = worker.log_register() {
+            // Every operator bears the name of its dataset or flow.
+            log.insert::<TimelyEventBuilder, _>("timely", move |_, events| {
+                for (_, event) in events.iter().flat_map(|events| events.iter()) {
+                    if let TimelyEvent::Operates(operator) = event {
+                        tracing::debug!(worker = index, id = operator.id, name = operator.name, "operator");
+                    }
+                }
+            });
+        }
         let mut dataflow =
             worker.dataflow::<Epoch, _, _>(|scope| build(scope, &self.plan, &self.start, &tally, &deliver))?;
         // The epoch that rows belong to, and the ended epochs that are not yet closed.

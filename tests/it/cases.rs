@@ -11,8 +11,6 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// Successive updates of the pipeline.
     pub(crate) runs: Vec<Run>,
-    /// Why it is treated otherwise than recorded, if it is.
-    pub(crate) exception: Option<String>,
 }
 
 /// One update of the pipeline.
@@ -24,8 +22,6 @@ pub(crate) struct Run {
     pub(crate) schema: String,
     /// What arrives, batch by batch.
     pub(crate) batches: Vec<Vec<Value>>,
-    /// Everything is computed anew from what has landed.
-    pub(crate) full_refresh: bool,
     /// What must come out.
     pub(crate) expect: Expect,
 }
@@ -40,9 +36,14 @@ pub(crate) enum Expect {
 }
 
 impl Case {
-    /// True if no run is to fail and none starts over, so that the feed can be cut and mixed at will.
+    /// True if no run is to fail, so that the feed can be cut and mixed at will.
     pub(crate) fn plain(&self) -> bool {
-        self.runs.iter().all(|run| matches!(run.expect, Expect::Rows { .. }) && !run.full_refresh)
+        self.runs.iter().all(|run| matches!(run.expect, Expect::Rows { .. }))
+    }
+
+    /// True if the definitions are to be refused for what they ask.
+    pub(crate) fn refused(&self) -> bool {
+        self.runs.iter().any(|run| matches!(&run.expect, Expect::Error { class, .. } if class == "NOT_SUPPORTED"))
     }
 }
 
@@ -57,13 +58,13 @@ pub(crate) fn all() -> Vec<Case> {
             let runnable = exception.is_none_or(|e| e.get("expect").is_some());
             let runs = if runnable { parse(recorded) } else { unsupported(recorded, exception) };
             let Some(mut runs) = runs else { continue };
-            for (run, expect) in runs.iter_mut().zip(exception.and_then(|e| e["expect"].as_array()).into_iter().flatten()) {
-                if let Some(rows) = expect.get("rows") {
-                    run.expect = expect_rows(rows.as_array().unwrap().clone());
+            if let Some(expected) = exception.and_then(|e| e["expect"].as_array()) {
+                runs.truncate(expected.len());
+                for (run, rows) in runs.iter_mut().zip(expected.iter().map(|e| e["rows"].as_array())) {
+                    run.expect = rows.map_or(run.expect.clone(), |rows| expect_rows(rows.clone()));
                 }
             }
-            let exception = exception.map(|e| e["reason"].as_str().unwrap().to_string());
-            cases.push(Case { name, runs, exception });
+            cases.push(Case { name, runs });
         }
     }
     cases
@@ -103,8 +104,7 @@ fn spark(case: &Value) -> Option<Vec<Run>> {
             None => expect_rows(target.unwrap()),
         };
         let batches = run["batches"].as_array().unwrap().iter().map(|b| b.as_array().unwrap().clone()).collect();
-        let full_refresh = run.get("full_refresh").is_some_and(|f| f != &json!(false));
-        runs.push(Run { args: args.clone(), schema: schema.clone(), batches, full_refresh, expect });
+        runs.push(Run { args: args.clone(), schema: schema.clone(), batches, expect });
     }
     Some(runs)
 }
@@ -132,7 +132,7 @@ fn published(case: &Value) -> Option<Vec<Run>> {
         let columns = texts(&batches[0]["columns"]);
         let rows = |batch: &Value| objects(&columns, batch["rows"].as_array().unwrap());
         let schema = schema_of(&columns, &seen.iter().flat_map(rows).collect::<Vec<_>>());
-        Run { args: args.clone(), schema, batches: batches.iter().map(rows).collect(), full_refresh: false, expect }
+        Run { args: args.clone(), schema, batches: batches.iter().map(rows).collect(), expect }
     };
     if before.is_empty() {
         return Some(vec![run(after, batches, expect)]);
@@ -154,7 +154,7 @@ fn unsupported(case: &Value, exception: Option<&Value>) -> Option<Vec<Run>> {
     args.insert("sequence_by".into(), json!(sequence[0]));
     let schema = format!("{keys} STRING, {} STRING, {} STRING, operation STRING", sequence[0], sequence[1]);
     let expect = Expect::Error { class: "NOT_SUPPORTED".into(), after: None };
-    Some(vec![Run { args, schema, batches: vec![Vec::new()], full_refresh: false, expect }])
+    Some(vec![Run { args, schema, batches: vec![Vec::new()], expect }])
 }
 
 fn texts(value: &Value) -> Vec<String> {

@@ -187,7 +187,7 @@ fn same_reason(class: &str, code: &str) -> bool {
     class == code || class.rsplit('.').next() == Some(code)
 }
 
-/// Cases with an error or a full refresh: as given, each in a pipeline of its own.
+/// Cases with an error: as given, each in a pipeline of its own.
 fn check_special(case: &Case, workers: usize) -> Vec<String> {
     let project = Project::new("");
     let name = identifier(case);
@@ -198,7 +198,7 @@ fn check_special(case: &Case, workers: usize) -> Vec<String> {
         for (i, file) in run.batches.iter().enumerate() {
             project.land(&name, &format!("{update}_{i:04}"), file);
         }
-        let outcome = if run.full_refresh { project.run_anew(workers) } else { project.run(workers) };
+        let outcome = project.run(workers);
         let context = format!("{} update {update}", case.name);
         let rows = match (&run.expect, outcome) {
             (Expect::Rows { columns, rows }, Ok(_)) => Some((columns.clone(), rows.clone())),
@@ -241,12 +241,12 @@ fn check_all_special(workers: usize) {
 }
 
 #[test]
-fn errors_and_full_refresh_with_one_worker() {
+fn recorded_errors_with_one_worker() {
     check_all_special(1);
 }
 
 #[test]
-fn errors_and_full_refresh_with_four_workers() {
+fn recorded_errors_with_four_workers() {
     check_all_special(4);
 }
 
@@ -254,6 +254,6 @@ fn errors_and_full_refresh_with_four_workers() {
 fn every_recorded_case_is_run_or_named_with_its_reason() {
     let all = cases::all();
     let (recorded, idle) = cases::counts();
-    let refused = all.iter().filter(|case| case.exception.as_deref() == Some("not_supported")).count();
+    let refused = all.iter().filter(|case| case.refused()).count();
     assert_eq!(all.len(), recorded - idle + refused);
 }

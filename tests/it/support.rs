@@ -8,8 +8,9 @@ use arrow::json::writer::{LineDelimited, WriterBuilder};
 use arrow::record_batch::RecordBatch;
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
+use silverflow::error::Result;
+use silverflow::project;
 use silverflow::runtime::{self, RunOptions, RunReport};
-use silverflow::{Result, project};
 use tempfile::TempDir;
 
 /// A project folder with `spark-pipeline.yml`, `transformations/pipeline.sql` and `landing/`.
@@ -83,7 +84,7 @@ impl Project {
 
     /// The answer to a query.
     pub(crate) fn query(&self, sql: &str) -> Result<Vec<Value>> {
-        Ok(json_rows(&runtime::query(&project::load(&self.spec())?.pipeline, sql)?))
+        Ok(json_rows(&runtime::query(&project::load(&self.spec())?.pipeline, sql)?.batches))
     }
 
     /// The answer to a query that works, in a fixed order.

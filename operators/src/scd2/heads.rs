@@ -41,5 +41,5 @@ pub(super) fn after<'a>(heads: &'a KeyMut<'_>, at: &[u8]) -> Option<&'a [u8]> {
 }
 
 pub(super) fn set(heads: &mut KeyMut<'_>, sequence: &[u8], is_head: bool) {
-    heads.set(&head(sequence), Row::default(), i64::from(is_head));
+    heads.set(&head(sequence), b"", i64::from(is_head));
 }

@@ -59,7 +59,7 @@ pub(super) fn change(
         let mut appeared = 0;
         for (change, diff) in same {
             encode(change, &mut scratch.event);
-            let (before, after) = events.add(&Row::from(scratch.event.as_slice()), *diff);
+            let (before, after) = events.add(&scratch.event, *diff);
             appeared += i64::from(after > 0) - i64::from(before > 0);
         }
         let old = (!scratch.old.is_empty()).then(|| Event::decode(&scratch.old));

@@ -131,7 +131,7 @@ pub(super) fn change(
     }
     if let Some((moves, heads)) = moves {
         if !heads::indexed(heads) {
-            heads.set(&Row::from(heads::MARK), Row::default(), 1);
+            heads.set(heads::MARK, b"", 1);
         }
         for (sequence, is_head) in &moves {
             heads::set(heads, sequence, *is_head);
@@ -148,12 +148,34 @@ struct Stretch<'a> {
     value: &'a [u8],
 }
 
-impl Stretch<'_> {
-    fn version(&self) -> Version {
+/// Rows that were made a moment ago. Neighbouring versions share most of theirs.
+#[derive(Default)]
+struct Recent(Vec<Row>);
+
+/// How far back it is worth to look.
+const RECENT: usize = 8;
+
+impl Recent {
+    fn row(&mut self, bytes: &[u8]) -> Row {
+        if let Some(row) = self
+            .0
+            .iter()
+            .rev()
+            .take(RECENT)
+            .find(|row| row.as_bytes() == bytes)
+        {
+            return row.clone();
+        }
+        let row = Row::from(bytes);
+        self.0.push(row.clone());
+        row
+    }
+
+    fn version(&mut self, stretch: &Stretch<'_>) -> Version {
         Version {
-            start: Row::from(self.start),
-            end: self.end.map(Row::from),
-            value: Row::from(self.value),
+            start: self.row(stretch.start),
+            end: stretch.end.map(|end| self.row(end)),
+            value: self.row(stretch.value),
         }
     }
 }
@@ -218,6 +240,7 @@ fn difference(
     new: &[Stretch<'_>],
     out: &mut Vec<((Row, Version), Diff)>,
 ) {
+    let mut recent = Recent::default();
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
         let order = match (old.peek(), new.peek()) {
@@ -237,8 +260,8 @@ fn difference(
             new.next()
         };
         if gone != come {
-            out.extend(gone.map(|stretch| ((key.clone(), stretch.version()), -1)));
-            out.extend(come.map(|stretch| ((key.clone(), stretch.version()), 1)));
+            out.extend(gone.map(|stretch| ((key.clone(), recent.version(stretch)), -1)));
+            out.extend(come.map(|stretch| ((key.clone(), recent.version(stretch)), 1)));
         }
     }
 }

@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::merge::Merge;
+use super::overlay::{Cell, HashedKey, Overlay};
 use super::segment::Segment;
-use super::{Bytewise, Cell, Entry, HashedKey, Order, Overlay};
-use crate::row::Row;
+use super::{Bytewise, Entry, Order};
 
 /// Where the entries of one key lie in one segment.
 #[derive(Debug)]
@@ -36,6 +37,7 @@ pub struct KeyMut<'a, O: Order = Bytewise> {
     pub(super) kept: bool,
     pub(super) overlay: &'a mut Overlay,
     pub(super) segments: &'a mut [Segment],
+    pub(super) merge: &'a mut Option<Merge>,
     pub(super) spans: &'a [Span],
     pub(super) size: &'a mut Size,
     pub(super) crowd: usize,
@@ -44,20 +46,8 @@ pub struct KeyMut<'a, O: Order = Bytewise> {
 
 impl<O: Order> Drop for KeyMut<'_, O> {
     fn drop(&mut self) {
-        match (self.kept, self.cells.is_empty()) {
-            (false, true) => {}
-            (true, true) => _ = self.overlay.remove(&self.key),
-            (true, false) => {
-                if let Some(slot) = self.overlay.get_mut(&self.key) {
-                    *slot = std::mem::take(&mut self.cells);
-                }
-            }
-            (false, false) => {
-                _ = self
-                    .overlay
-                    .insert(self.key.clone(), std::mem::take(&mut self.cells));
-            }
-        }
+        let cells = std::mem::take(&mut self.cells);
+        self.overlay.put(&self.key, cells, self.kept);
     }
 }
 
@@ -84,13 +74,12 @@ impl<O: Order> KeyMut<'_, O> {
     }
 
     fn search(&self, order: &[u8]) -> Result<usize, usize> {
+        let compare = |cell: &Cell| O::compare(self.overlay.order(cell), order);
         // Most changes arrive in order.
-        match self.cells.last().map(|cell| O::compare(&cell.order, order)) {
+        match self.cells.last().map(compare) {
             None | Some(Ordering::Less) => Err(self.cells.len()),
             Some(Ordering::Equal) => Ok(self.cells.len() - 1),
-            Some(Ordering::Greater) => self
-                .cells
-                .binary_search_by(|cell| O::compare(&cell.order, order)),
+            Some(Ordering::Greater) => self.cells.binary_search_by(compare),
         }
     }
 
@@ -118,17 +107,17 @@ impl<O: Order> KeyMut<'_, O> {
     #[must_use]
     pub fn get(&self, order: &[u8]) -> Option<Entry<'_>> {
         match self.find(order).ok()? {
-            Place::Overlay(i) => self.cells.get(i).map(Cell::entry),
+            Place::Overlay(i) => self.cells.get(i).map(|cell| self.overlay.entry(cell)),
             Place::Segment(s, i) => self.segments.get(s).map(|segment| segment.entry(i)),
         }
     }
 
     /// Adds `diff` to the count at `order` and returns the count before and after. A new entry
     /// has empty data; at zero the entry, with its data, is gone.
-    pub fn add(&mut self, order: &Row, diff: i64) -> (i64, i64) {
+    pub fn add(&mut self, order: &[u8], diff: i64) -> (i64, i64) {
         match self.find(order) {
             Err(at) => {
-                self.insert(at, order.clone(), Row::default(), diff);
+                self.insert(at, order, b"", diff);
                 (0, diff)
             }
             Ok(place) => {
@@ -146,13 +135,13 @@ impl<O: Order> KeyMut<'_, O> {
     }
 
     /// Makes the entry at `order` hold `data` and `count`; a count of zero removes it.
-    pub fn set(&mut self, order: &Row, data: Row, count: i64) {
+    pub fn set(&mut self, order: &[u8], data: &[u8], count: i64) {
         let found = self.find(order);
         let same = match found {
-            Err(at) => return self.insert(at, order.clone(), data, count),
+            Err(at) => return self.insert(at, order, data, count),
             Ok(Place::Overlay(i)) => {
-                if let Some(cell) = self.cells.get_mut(i) {
-                    cell.data = data;
+                if let Some(cell) = self.cells.get_mut(i).filter(|_| count != 0) {
+                    *cell = self.overlay.replace(cell, data, count);
                 }
                 return self.write(Place::Overlay(i), count);
             }
@@ -160,14 +149,14 @@ impl<O: Order> KeyMut<'_, O> {
                 let same = self
                     .segments
                     .get(s)
-                    .is_some_and(|segment| segment.data(i) == data.as_bytes());
+                    .is_some_and(|segment| segment.data(i) == data);
                 self.write(Place::Segment(s, i), if same { count } else { 0 });
                 same
             }
         };
         if !same {
             let at = self.search(order).unwrap_or_else(|at| at);
-            self.insert(at, order.clone(), data, count);
+            self.insert(at, order, data, count);
         }
     }
 
@@ -175,7 +164,9 @@ impl<O: Order> KeyMut<'_, O> {
     pub fn clear(&mut self) {
         self.size.entries -= self.cells.len();
         self.size.overlay -= self.cells.len();
-        self.cells.clear();
+        for cell in self.cells.drain(..) {
+            self.overlay.forget(&cell);
+        }
         for span in self.spans {
             for i in span.entries.clone() {
                 if self
@@ -189,9 +180,9 @@ impl<O: Order> KeyMut<'_, O> {
         }
     }
 
-    fn insert(&mut self, at: usize, order: Row, data: Row, count: i64) {
+    fn insert(&mut self, at: usize, order: &[u8], data: &[u8], count: i64) {
         if count != 0 {
-            self.cells.insert(at, Cell { order, data, count });
+            self.cells.insert(at, self.overlay.cell(order, data, count));
             self.size.entries += 1;
             self.size.overlay += 1;
             self.size.crowded |= self.cells.len() > self.crowd;
@@ -202,7 +193,7 @@ impl<O: Order> KeyMut<'_, O> {
         self.size.entries -= usize::from(count == 0);
         match place {
             Place::Overlay(i) if count == 0 => {
-                self.cells.remove(i);
+                self.overlay.forget(&self.cells.remove(i));
                 self.size.overlay -= 1;
             }
             Place::Overlay(i) => {
@@ -214,6 +205,9 @@ impl<O: Order> KeyMut<'_, O> {
                 if let Some(segment) = self.segments.get_mut(s) {
                     segment.set_count(i, count);
                     self.size.decayed |= segment.dead() * 2 > segment.len();
+                    if let Some(merge) = self.merge {
+                        merge.touch(&self.key, s, i);
+                    }
                 }
             }
         }
@@ -250,7 +244,7 @@ impl<O: Order> KeyMut<'_, O> {
             .iter()
             .rev()
             .find(|cell| cell.count > 0)
-            .map(Cell::entry);
+            .map(|cell| self.overlay.entry(cell));
         let stored = self.parts().filter_map(|(segment, span)| {
             segment
                 .previous_live(before(segment, span), span.start)
@@ -265,7 +259,10 @@ impl<O: Order> KeyMut<'_, O> {
         from: impl Fn(&Segment, &Range<usize>) -> usize,
     ) -> Option<Entry<'_>> {
         let cells = self.cells.get(overlay..).unwrap_or_default();
-        let cell = cells.iter().find(|cell| cell.count > 0).map(Cell::entry);
+        let cell = cells
+            .iter()
+            .find(|cell| cell.count > 0)
+            .map(|cell| self.overlay.entry(cell));
         let stored = self.parts().filter_map(|(segment, span)| {
             segment
                 .next_live(from(segment, span), span.end)
@@ -323,7 +320,8 @@ impl<O: Order> KeyMut<'_, O> {
                 .min_by(|(a, x), (b, y)| O::compare(a.order(x.start), b.order(y.start)));
             match (cells.peek(), least) {
                 (Some(cell), Some((segment, span)))
-                    if O::compare(&cell.order, segment.order(span.start)) == Ordering::Greater =>
+                    if O::compare(self.overlay.order(cell), segment.order(span.start))
+                        == Ordering::Greater =>
                 {
                     span.start += 1;
                     Some(segment.entry(span.start - 1))
@@ -332,7 +330,7 @@ impl<O: Order> KeyMut<'_, O> {
                     span.start += 1;
                     Some(segment.entry(span.start - 1))
                 }
-                _ => cells.next().map(Cell::entry),
+                _ => cells.next().map(|cell| self.overlay.entry(cell)),
             }
         })
     }

@@ -137,6 +137,15 @@ impl ByteList {
         self.bytes.extend_from_slice(item);
     }
 
+    /// Length of all strings together.
+    pub(super) fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// The `i`-th string; empty beyond the end.
     pub(super) fn get(&self, i: usize) -> &[u8] {
         self.bytes.get(self.ends.range(i)).unwrap_or_default()

@@ -71,6 +71,15 @@ impl Segment {
         }
     }
 
+    /// Makes room for the entries of `parts`.
+    pub(super) fn reserve(&mut self, parts: &[Segment]) {
+        let sum = |size: fn(&Segment) -> usize| parts.iter().map(size).sum();
+        self.hashes.reserve(sum(|part| part.hashes.len()));
+        self.keys.reserve(sum(|part| part.keys.byte_len()));
+        self.orders.reserve(sum(|part| part.orders.byte_len()));
+        self.datas.reserve(sum(|part| part.datas.byte_len()));
+    }
+
     /// Gives the entries pushed since the last call to `key`. Without entries there is no key.
     pub(super) fn close_key(&mut self, hash: u64, key: &[u8]) {
         let entries = self.len() - self.spans.total();
@@ -262,59 +271,4 @@ impl Segment {
         }
         .filter(|i| *i >= start)
     }
-}
-
-/// One segment with all entries of `parts` that are not dead. No identity is in two parts.
-pub(super) fn merge<O: Order>(parts: &[Segment]) -> Segment {
-    let mut out = Segment::default();
-    // The next key of each part.
-    let mut heads = vec![0usize; parts.len()];
-    let mut spans: Vec<(&Segment, Range<usize>)> = Vec::with_capacity(parts.len());
-    loop {
-        let least = parts
-            .iter()
-            .zip(&heads)
-            .filter(|(part, k)| **k < part.key_count())
-            .map(|(part, k)| (part.hash(*k), part.key(*k)))
-            .min();
-        let Some((hash, key)) = least else { break };
-        spans.clear();
-        for (part, k) in parts.iter().zip(&mut heads) {
-            if *k < part.key_count() && part.hash(*k) == hash && part.key(*k) == key {
-                spans.push((part, part.span(*k)));
-                *k += 1;
-            }
-        }
-        if let [(part, span)] = spans.as_slice() {
-            for i in span.clone() {
-                copy(&mut out, part, i);
-            }
-        } else {
-            while let Some((part, i)) = take_least::<O>(&mut spans) {
-                copy(&mut out, part, i);
-            }
-        }
-        out.close_key(hash, key);
-    }
-    out.seal();
-    out
-}
-
-fn copy(out: &mut Segment, part: &Segment, i: usize) {
-    let entry = part.entry(i);
-    if entry.count != 0 {
-        out.push(entry.order, entry.data, entry.count);
-    }
-}
-
-fn take_least<'a, O: Order>(
-    spans: &mut [(&'a Segment, Range<usize>)],
-) -> Option<(&'a Segment, usize)> {
-    let (part, span) = spans
-        .iter_mut()
-        .filter(|(_, span)| !span.is_empty())
-        .min_by(|(a, x), (b, y)| O::compare(a.order(x.start), b.order(y.start)))?;
-    let i = span.start;
-    span.start += 1;
-    Some((part, i))
 }

@@ -91,7 +91,7 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
             0 => {
                 let data = random.below(3).to_be_bytes()[7..].to_vec();
                 let count = random.below(4) as i64 - 1;
-                state.at(&key).set(&order, Row::from(data.clone()), count);
+                state.at(&key).set(&order, &data, count);
                 if count == 0 {
                     model.remove(&id)
                 } else {
@@ -221,4 +221,49 @@ fn damaged_snapshots_are_refused() {
     assert!(other.is_empty());
     other.restore(&bytes, |_| true).unwrap();
     assert_eq!(other.len(), 100);
+}
+
+/// While a merge is under way, counts of its entries change, entries die and come again, and
+/// segments are made; nothing of it may get lost.
+#[test]
+fn changes_during_a_merge() {
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let mut state = KeyedState::<Bytewise>::with_overlay(64);
+        let mut model = Reference::new();
+        let key = |n: u64| Row::from(&(n % 7).to_be_bytes());
+        let mut merging = 0;
+        for _ in 0..30_000 {
+            let (key, order) = (key(random.next()), random.below(3000).to_be_bytes());
+            let old = model
+                .get(&(key.to_vec(), order.to_vec()))
+                .map_or(0, |e| e.2);
+            let diff = if old > 0 && random.below(3) > 0 {
+                -old
+            } else {
+                1
+            };
+            assert_eq!(state.at(&key).add(&order, diff), (old, old + diff));
+            merging += usize::from(state.merge.is_some());
+            if old + diff == 0 {
+                model.remove(&(key.to_vec(), order.to_vec()));
+            } else {
+                let id = (key.to_vec(), order.to_vec());
+                model.entry(id).or_insert((order.to_vec(), vec![], 0)).2 += diff;
+            }
+        }
+        assert!(
+            merging > 3_000,
+            "merges were under way in {merging} of 30000 steps"
+        );
+        assert_eq!(state.len(), model.len());
+        for n in 0..7 {
+            for _ in 0..20 {
+                let order = random.below(3000).to_be_bytes();
+                check_key(&mut state, &model, &key(n), &order);
+            }
+        }
+        assert!(state.segments.len() < 12);
+    }
 }

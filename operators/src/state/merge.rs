@@ -1,0 +1,159 @@
+//! Merging segments a little at a time.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::Order;
+use super::overlay::HashedKey;
+use super::segment::Segment;
+
+/// A merge that is under way. Its sources stay in use until it is done.
+#[derive(Debug)]
+pub(super) struct Merge {
+    /// The segments that are merged.
+    parts: Range<usize>,
+    /// The next key of each part.
+    heads: Vec<usize>,
+    /// The key at hand, by segment and place there.
+    key: Option<(usize, usize)>,
+    /// Its remaining entries, by segment.
+    spans: Vec<(usize, Range<usize>)>,
+    out: Segment,
+    /// Entries of the parts whose count has changed since the merge began.
+    touched: Vec<(HashedKey, usize, usize)>,
+}
+
+impl Merge {
+    pub(super) fn new(segments: &[Segment], parts: Range<usize>) -> Self {
+        let mut out = Segment::default();
+        out.reserve(segments.get(parts.clone()).unwrap_or_default());
+        Merge {
+            heads: vec![0; parts.len()],
+            parts,
+            key: None,
+            spans: Vec::new(),
+            out,
+            touched: Vec::new(),
+        }
+    }
+
+    /// The index after the last part: segments from there on are younger than the merge.
+    pub(super) fn end(&self) -> usize {
+        self.parts.end
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.out.bytes()
+    }
+
+    /// The count of an entry has changed.
+    pub(super) fn touch(&mut self, key: &HashedKey, segment: usize, entry: usize) {
+        if self.parts.contains(&segment) {
+            self.touched.push((key.clone(), segment, entry));
+        }
+    }
+
+    /// Moves up to `fuel` entries. True when all are done.
+    pub(super) fn step<O: Order>(&mut self, segments: &[Segment], fuel: usize) -> bool {
+        for _ in 0..fuel {
+            while self.spans.is_empty() {
+                if let Some((segment, k)) = self.key.take()
+                    && let Some(segment) = segments.get(segment)
+                {
+                    self.out.close_key(segment.hash(k), segment.key(k));
+                }
+                if !self.next_key(segments) {
+                    return true;
+                }
+            }
+            self.copy_least::<O>(segments);
+        }
+        false
+    }
+
+    /// Opens the least key that is left, in all parts that have it.
+    fn next_key(&mut self, segments: &[Segment]) -> bool {
+        let parts = || {
+            self.parts
+                .clone()
+                .filter_map(|i| Some((i, segments.get(i)?)))
+        };
+        let open = || {
+            parts()
+                .zip(&self.heads)
+                .filter(|((_, part), k)| **k < part.key_count())
+        };
+        let least = open().min_by(|((_, a), x), ((_, b), y)| {
+            (a.hash(**x), a.key(**x)).cmp(&(b.hash(**y), b.key(**y)))
+        });
+        let Some(((segment, part), k)) = least else {
+            return false;
+        };
+        self.key = Some((segment, *k));
+        let (hash, key) = (part.hash(*k), part.key(*k));
+        for (i, k) in self.parts.clone().zip(&mut self.heads) {
+            let Some(part) = segments.get(i).filter(|part| *k < part.key_count()) else {
+                continue;
+            };
+            if part.hash(*k) == hash && part.key(*k) == key {
+                self.spans.push((i, part.span(*k)));
+                *k += 1;
+            }
+        }
+        true
+    }
+
+    fn copy_least<O: Order>(&mut self, segments: &[Segment]) {
+        let compare = |(a, x): &(usize, Range<usize>), (b, y): &(usize, Range<usize>)| {
+            let order = |segment: usize, i| {
+                segments
+                    .get(segment)
+                    .map_or(&[][..], |segment| segment.order(i))
+            };
+            O::compare(order(*a, x.start), order(*b, y.start))
+        };
+        let least = match self.spans.len() {
+            1 => Some(0),
+            _ => (0..self.spans.len()).min_by(|a, b| {
+                match (self.spans.get(*a), self.spans.get(*b)) {
+                    (Some(a), Some(b)) => compare(a, b),
+                    _ => Ordering::Equal,
+                }
+            }),
+        };
+        let Some(least) = least else { return };
+        if let Some((segment, span)) = self.spans.get_mut(least) {
+            if let Some(entry) = segments
+                .get(*segment)
+                .map(|segment| segment.entry(span.start))
+                && entry.count != 0
+            {
+                self.out.push(entry.order, entry.data, entry.count);
+            }
+            span.start += 1;
+            if span.start >= span.end {
+                self.spans.swap_remove(least);
+            }
+        }
+    }
+
+    /// Puts the result in the place of the parts.
+    pub(super) fn finish<O: Order>(mut self, segments: &mut Vec<Segment>) {
+        self.out.seal();
+        for (key, segment, i) in self.touched {
+            let Some(source) = segments.get(segment) else {
+                continue;
+            };
+            let order = source.order(i);
+            // An entry that was dead when its turn came is not there.
+            let Some(span) = self.out.find(key.hash, &key.key) else {
+                continue;
+            };
+            let at = self.out.lower::<O>(&span, order);
+            if at < span.end && O::compare(self.out.order(at), order) == Ordering::Equal {
+                self.out.set_count(at, source.count(i));
+            }
+        }
+        segments.splice(self.parts, Some(self.out).filter(|out| !out.is_empty()));
+    }
+}

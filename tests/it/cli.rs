@@ -1,0 +1,220 @@
+//! The real binary: what it prints, and the exit code, which is a contract.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+
+use crate::support::Project;
+
+struct Outcome {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Outcome {
+    /// Fails unless the code is this one and the messages have these parts.
+    #[track_caller]
+    fn check(&self, code: i32, parts: &[&str]) -> &Outcome {
+        let text = format!("{}{}", self.out, self.err);
+        assert_eq!(self.code, code, "{text}");
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        self
+    }
+}
+
+fn silverflow_in(folder: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
+    let output = command.args(arguments).current_dir(folder).output().unwrap();
+    Outcome {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn silverflow(project: &Project, arguments: &[&str]) -> Outcome {
+    silverflow_in(&project.path(""), arguments)
+}
+
+const ORDERS: &str = "
+CREATE STREAMING TABLE raw (
+  CONSTRAINT has_key EXPECT (id IS NOT NULL) ON VIOLATION FAIL UPDATE,
+  CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION QUARANTINE
+) AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, amount BIGINT');
+CREATE STREAMING TABLE orders;
+CREATE FLOW keep AS AUTO CDC INTO orders FROM STREAM(raw) KEYS (id) SEQUENCE BY s COLUMNS * EXCEPT (s) STORED AS SCD TYPE 2;
+";
+
+fn orders() -> Project {
+    let project = Project::new(ORDERS);
+    project.land("raw", "a", &[json!({"id": 1, "s": 1, "amount": 5}), json!({"id": 2, "s": 1, "amount": -5})]);
+    project
+}
+
+#[test]
+fn a_run_tells_table_by_table_what_it_did() {
+    let project = orders();
+    let first = silverflow(&project, &["run"]);
+    first.check(0, &["main.default.raw", "main.default.orders", "quarantined 1", "lakehouse/main/default/orders"]);
+    silverflow(&project, &["run"]).check(0, &["nothing new", "nothing was committed"]);
+    project.land("raw", "b", &[json!({"id": 1, "s": 2, "amount": 6})]);
+    silverflow(&project, &["run"]).check(0, &["1 files read", "versions opened 1, closed 1"]);
+}
+
+#[test]
+fn the_report_has_a_form_for_machines() {
+    let project = orders();
+    let run = silverflow(&project, &["run", "--json", "--workers", "3"]);
+    run.check(0, &[]);
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    let raw = report["tables"].as_array().unwrap().iter().find(|t| t["name"] == "main.default.raw").unwrap();
+    assert_eq!((&raw["read"], &raw["valid"], &raw["quarantined"]), (&json!(2), &json!(1), &json!(1)));
+}
+
+#[test]
+fn a_query_answers_in_three_forms() {
+    let project = orders();
+    silverflow(&project, &["run"]).check(0, &[]);
+    let query = "SELECT id, amount FROM orders WHERE __END_AT IS NULL";
+    let ask = |format: &str| silverflow(&project, &["query", "--format", format, query]);
+    assert_eq!(ask("json").check(0, &[]).out, "{\"id\":1,\"amount\":5}\n");
+    assert_eq!(ask("csv").check(0, &[]).out, "id,amount\n1,5\n");
+    ask("table").check(0, &["| id | amount |", "| 1  | 5      |"]);
+}
+
+#[test]
+fn a_violated_contract_commits_nothing_and_names_flow_rule_and_rows() {
+    let project = orders();
+    silverflow(&project, &["run"]).check(0, &[]);
+    let before = project.versions();
+    project.land("raw", "b", &[json!({"id": 3, "s": 1, "amount": 7}), json!({"id": null, "s": 9, "amount": 77})]);
+    silverflow(&project, &["run"]).check(1, &["main.default.raw", "has_key", "77"]);
+    assert_eq!(project.versions(), before);
+    assert_eq!(project.rows("SELECT id FROM raw").len(), 1);
+    // The data put right, the same file is read.
+    project.land("raw", "b", &[json!({"id": 3, "s": 1, "amount": 7})]);
+    silverflow(&project, &["run"]).check(0, &[]);
+    assert_eq!(project.rows("SELECT id FROM raw").len(), 2);
+}
+
+#[test]
+fn a_dry_run_shows_the_graph_and_touches_nothing() {
+    let project = orders();
+    silverflow(&project, &["dry-run"]).check(0, &["raw", "orders", "keep", "has_key"]);
+    assert!(!project.path("lakehouse").exists());
+}
+
+#[test]
+fn a_mistake_in_sql_is_shown_with_its_place_and_line() {
+    let project = orders();
+    project.define("CREATE STREAMING TABLE t AS\nSELECT * FORM STREAM read_files('landing/raw');\n");
+    let run = silverflow(&project, &["run"]);
+    run.check(2, &["PARSE_SYNTAX_ERROR", "transformations/pipeline.sql:2:", "SELECT * FORM STREAM", "^"]);
+}
+
+#[test]
+fn an_unknown_column_is_named_with_the_nearest_one() {
+    let project = orders();
+    project.define(&ORDERS.replace("EXPECT (amount > 0)", "EXPECT (amuont > 0)"));
+    let run = silverflow(&project, &["dry-run"]);
+    run.check(2, &["UNKNOWN_COLUMN", "amuont", "amount", "transformations/pipeline.sql:4:"]);
+}
+
+#[test]
+fn an_unknown_table_is_named_with_the_nearest_one() {
+    let project = orders();
+    project.define(&ORDERS.replace("FROM STREAM(raw)", "FROM STREAM(rwa)"));
+    silverflow(&project, &["dry-run"]).check(2, &["rwa", "raw"]);
+}
+
+#[test]
+fn a_mistake_in_the_project_file_is_the_users() {
+    let project = orders();
+    fs::write(project.spec(), "name: [unclosed\n").unwrap();
+    silverflow(&project, &["run"]).check(2, &["spark-pipeline.yml"]);
+    fs::write(project.spec(), "name: t\nstorge: x\nlibraries: []\n").unwrap();
+    silverflow(&project, &["run"]).check(2, &["storge", "storage"]);
+}
+
+#[test]
+fn a_missing_project_and_a_wrong_flag_are_the_users() {
+    let folder = tempfile::tempdir().unwrap();
+    silverflow_in(folder.path(), &["run"]).check(2, &["spark-pipeline.yml"]);
+    silverflow_in(folder.path(), &["run", "--spec", "nowhere.yml"]).check(2, &["nowhere.yml"]);
+    silverflow_in(folder.path(), &["run", "--wrokers", "2"]).check(2, &["--workers"]);
+    silverflow_in(folder.path(), &["run", "--wall", "yesterday"]).check(2, &["yesterday"]);
+}
+
+#[test]
+fn a_missing_landing_folder_is_outside() {
+    let project = Project::new(ORDERS);
+    silverflow(&project, &["run"]).check(3, &["landing/raw"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_names_itself_and_stops_the_epoch() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_files('landing/t', format => 'parquet', schema => 'id BIGINT');",
+    );
+    fs::create_dir_all(project.path("landing/t")).unwrap();
+    fs::write(project.path("landing/t/broken.parquet"), "this is no Parquet").unwrap();
+    silverflow(&project, &["run"]).check(3, &["broken.parquet"]);
+    fs::remove_file(project.path("landing/t/broken.parquet")).unwrap();
+    silverflow(&project, &["run"]).check(0, &["nothing"]);
+}
+
+#[test]
+fn a_storage_that_cannot_be_written_is_outside() {
+    let project = orders();
+    // A folder below a regular file cannot be made by anybody, not even by root.
+    fs::write(project.path("file"), "").unwrap();
+    let spec = fs::read_to_string(project.spec()).unwrap().replace("storage: lakehouse", "storage: file/lakehouse");
+    fs::write(project.spec(), spec).unwrap();
+    silverflow(&project, &["run"]).check(3, &["file/lakehouse"]);
+}
+
+#[test]
+fn a_new_project_runs_and_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    silverflow_in(folder.path(), &["init", "shop"]).check(0, &["cd shop", "silverflow run"]);
+    silverflow_in(&folder.path().join("shop"), &["run"]).check(0, &["epoch 1 complete"]);
+    silverflow_in(folder.path(), &["init", "shop"]).check(2, &["shop"]);
+}
+
+#[test]
+fn what_is_not_supported_says_so_and_where() {
+    let refused = [
+        "CREATE MATERIALIZED VIEW m AS SELECT id, SUM(amount) AS total FROM raw GROUP BY id;",
+        "CREATE STREAMING TABLE s; CREATE FLOW f AS AUTO CDC INTO s FROM STREAM(raw) KEYS (id) SEQUENCE BY s STORED AS BITEMPORAL;",
+        "CREATE STREAMING TABLE s; CREATE FLOW f AS AUTO CDC INTO s FROM STREAM(raw) KEYS (id) SEQUENCE BY s COLUMNS TO UPDATE id;",
+        "CREATE STREAMING TABLE w AS SELECT id, ROW_NUMBER() OVER (PARTITION BY id ORDER BY s) AS n FROM STREAM(raw);",
+        "CREATE STREAMING TABLE j AS SELECT a.id FROM STREAM(raw) AS a FULL OUTER JOIN orders AS b ON a.id = b.id;",
+    ];
+    for sql in refused {
+        let project = orders();
+        project.define(&format!("{ORDERS}\n{sql}"));
+        let outcome = silverflow(&project, &["dry-run"]);
+        outcome.check(2, &["NOT_SUPPORTED", "transformations/pipeline.sql:"]);
+    }
+}
+
+/// A worker that panics ends the run with an internal error; it is neither a hang nor a commit.
+#[test]
+fn a_panic_in_a_worker_is_contained() {
+    let project = orders();
+    let options = silverflow::runtime::RunOptions {
+        workers: 2,
+        before_epoch: Some(|worker, _| assert_ne!(worker, 1, "a bug, for the test")),
+        ..Default::default()
+    };
+    let error = project.run_with(&options).unwrap_err();
+    assert_eq!(error.fault().exit_code(), 4, "{error}");
+    assert!(error.to_string().contains("a bug, for the test"), "{error}");
+    silverflow(&project, &["run"]).check(0, &["main.default.orders"]);
+    assert_eq!(project.rows("SELECT id FROM orders").len(), 1);
+}
