@@ -235,10 +235,11 @@ impl Reader {
     ) -> Result<Self> {
         let location = format!("{location}/{}", file.path);
         let path = lake.display(&location);
-        let inner = match lake.input(&location, runtime)? {
-            Input::File(input) => build(input, schema),
-            Input::Bytes(input) => build(bytes::Bytes::from(input), schema),
-        }
+        let input = lake.input(&location, runtime)?;
+        let inner = undamaged(|| match input {
+            Input::File(input) => Ok(build(input, schema)?),
+            Input::Bytes(input) => Ok(build(bytes::Bytes::from(input), schema)?),
+        })
         .map_err(|e| unreadable(&path, e))?;
         Ok(Reader { inner, schema: Arc::clone(schema), dead: Arc::clone(&file.dead), next_row: 0, path })
     }
@@ -246,8 +247,8 @@ impl Reader {
     /// The next live rows and, for each, its row number in the file.
     pub(crate) fn next_rows(&mut self) -> Option<Result<(RecordBatch, Vec<u32>)>> {
         loop {
-            let batch = match self.inner.next()? {
-                Ok(batch) => batch,
+            let batch = match undamaged(|| Ok(self.inner.next().transpose()?)) {
+                Ok(batch) => batch?,
                 Err(e) => return Some(Err(unreadable(&self.path, e))),
             };
             let Ok(count) = u32::try_from(batch.num_rows()) else {
@@ -287,6 +288,18 @@ fn build<T: parquet::file::reader::ChunkReader + 'static>(
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|x| position(found, x.name())).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
     builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()
+}
+
+/// What a third party found wrong.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs a part of reading Parquet. The library panics on some damaged files; that is the file's fault, and the reader
+/// is not used again.
+pub(crate) fn undamaged<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(format!("the file is damaged ({})", text.unwrap_or("unknown")).into())
+    })
 }
 
 fn unreadable(path: &str, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {

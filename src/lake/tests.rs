@@ -193,7 +193,7 @@ async fn random_run(seed: u64, kinds: Vec<usize>) {
 fn a_table_equals_the_model_for_random_schemas_and_rows() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let config =
-        ProptestConfig { cases: 12, max_shrink_iters: 8, failure_persistence: None, ..ProptestConfig::default() };
+        ProptestConfig { cases: 8, max_shrink_iters: 8, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(seed in any::<u64>(), kinds in prop::collection::vec(0usize..14, 1..6))| {
         runtime.block_on(random_run(seed, kinds));
     });

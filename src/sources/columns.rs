@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::instants::{parse_date, parse_timestamp, parse_timestamp_ntz};
+use super::numbers::{not_finite, parse_decimal};
 use crate::error::{Error, Result};
 
 /// A timestamp in UTC.
@@ -528,55 +529,6 @@ fn append<B, V>(builder: &mut B, value: Option<V>, with: impl FnOnce(&mut B, V))
         }
         None => false,
     }
-}
-
-fn not_finite(text: &str) -> Option<f64> {
-    match text {
-        "NaN" => Some(f64::NAN),
-        "Infinity" | "+Infinity" | "INF" | "+INF" => Some(f64::INFINITY),
-        "-Infinity" | "-INF" => Some(f64::NEG_INFINITY),
-        _ => None,
-    }
-}
-
-/// A decimal of at most `precision` digits, rounded half away from zero to `scale` places; `None` if it is larger.
-fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(at) => (text.get(..at)?, text.get(at + 1..)?.parse::<i32>().ok()?),
-        None => (text, 0),
-    };
-    let (negative, mantissa) = match mantissa.as_bytes().first()? {
-        b'-' => (true, mantissa.get(1..)?),
-        b'+' => (false, mantissa.get(1..)?),
-        _ => (false, mantissa),
-    };
-    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    if (whole.is_empty() && part.is_empty()) || !whole.bytes().chain(part.bytes()).all(|x| x.is_ascii_digit()) {
-        return None;
-    }
-    // Digits that stand before the last kept place.
-    let kept = i64::try_from(whole.len()).ok()? + i64::from(exponent) + i64::from(scale);
-    let mut value: i128 = 0;
-    let mut place = 0;
-    let limit = 10_i128.checked_pow(u32::from(precision))?;
-    for digit in whole.bytes().chain(part.bytes()) {
-        let digit = i128::from(digit - b'0');
-        if place < kept {
-            value = value.checked_mul(10)?.checked_add(digit)?;
-            if value >= limit {
-                return None;
-            }
-        } else {
-            value += i128::from(place == kept && digit >= 5);
-            break;
-        }
-        place += 1;
-    }
-    while place < kept && value != 0 {
-        value = value.checked_mul(10).filter(|x| *x < limit)?;
-        place += 1;
-    }
-    (value < limit).then_some(if negative { -value } else { value })
 }
 
 #[cfg(test)]

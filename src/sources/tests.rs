@@ -444,4 +444,39 @@ proptest! {
         let _ = read_text(name, &bytes, options, Some(&people()));
         let _ = read_text(name, &bytes, options, None);
     }
+
+    /// A Parquet file in which bytes changed is rows or an error too.
+    #[test]
+    fn a_damaged_parquet_file_is_rows_or_an_error(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in prop::option::of(any::<prop::sample::Index>())
+    ) {
+        let mut bytes = parquet_of_many_types();
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let _ = read_text("a.parquet", &bytes, &[], None);
+        let _ = read_text("a.parquet", &bytes, &[("rescuedDataColumn", "r")], Some(&people()));
+    }
+}
+
+fn parquet_of_many_types() -> Vec<u8> {
+    use arrow::array::{Int64Array, ListBuilder, StringArray, StringBuilder};
+    let mut list = ListBuilder::new(StringBuilder::new());
+    for i in 0..100 {
+        list.values().append_value(format!("item {}", i % 7));
+        list.append(i % 3 > 0);
+    }
+    let batch = RecordBatch::try_from_iter(vec![
+        ("age", Arc::new(Int64Array::from_iter_values(0..100)) as _),
+        ("name", Arc::new(StringArray::from_iter_values((0..100).map(|i| format!("name {}", i % 10)))) as _),
+        ("l", Arc::new(list.finish()) as _),
+    ])
+    .unwrap();
+    let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
 }
