@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::graph::Graph;
+use super::names::near_miss;
 use super::{
     Action, AutoCdc, ColumnList, Dataset, DatasetKind, Flow, FlowKind, IgnoreNull, Name, Pipeline, ScdType, TableName,
 };
@@ -17,6 +18,9 @@ pub const START_COLUMN: &str = "__START_AT";
 /// End of a version in SCD type 2 history.
 pub const END_COLUMN: &str = "__END_AT";
 
+/// Table property that says what happens to change events without key or sequence.
+const CDC_INVALID: &str = "silverflow.cdc.invalid";
+
 /// All mistakes of a pipeline whose names are resolved.
 pub(super) fn check(pipeline: &Pipeline) -> Vec<Error> {
     let mut errors = Vec::new();
@@ -27,6 +31,7 @@ pub(super) fn check(pipeline: &Pipeline) -> Vec<Error> {
     for dataset in pipeline.datasets.values() {
         let flows: Vec<&Flow> = pipeline.flows_into(&dataset.name).collect();
         expectations(dataset, &mut errors);
+        properties(dataset, &flows, &mut errors);
         columns(dataset, &flows, &mut errors);
         match dataset.kind {
             DatasetKind::StreamingTable => streaming_table(dataset, &flows, &mut errors),
@@ -54,6 +59,41 @@ fn expectations(dataset: &Dataset, errors: &mut Vec<Error>) {
                 format!("`{}` has two expectations called `{}`; the other is at {first}", dataset.name, rule.name);
             let error = Error::user("DUPLICATE_EXPECTATION", message).at(&rule.span);
             errors.push(error.dataset(&dataset.name).rule(&rule.name));
+        }
+    }
+}
+
+/// Our own table properties: a key or a value that nobody reads would change nothing and say nothing.
+fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
+    const KNOWN: [(&str, &[&str]); 3] = [
+        (CDC_INVALID, &["fail", "quarantine"]),
+        ("silverflow.resolution", &["live", "arrival"]),
+        ("silverflow.sink", &["vectors", "rewrite"]),
+    ];
+    for (key, value) in dataset.properties.iter().filter(|(key, _)| key.starts_with("silverflow.")) {
+        let error = |code, message| Error::user(code, message).at(&dataset.span).dataset(&dataset.name);
+        let Some((_, values)) = KNOWN.iter().find(|(known, _)| known == key) else {
+            let unknown = error("UNKNOWN_PROPERTY", format!("there is no table property `{key}`"));
+            errors.push(match near_miss(key, KNOWN.map(|(known, _)| known)) {
+                Some(near) => unknown.help(format!("did you mean `{near}`?")),
+                None => unknown,
+            });
+            continue;
+        };
+        let choices = values.iter().map(|value| format!("'{value}'")).collect::<Vec<_>>().join(" or ");
+        match values.iter().position(|known| known.eq_ignore_ascii_case(value)) {
+            None => {
+                let message = format!("`{key}` is '{value}', and can be {choices}");
+                errors.push(error("INVALID_PROPERTY_VALUE", message));
+            }
+            Some(0) => {}
+            Some(_) if key == CDC_INVALID => {
+                if !flows.iter().any(|flow| flow.auto_cdc().is_some()) {
+                    let message = format!("`{key}` is for targets of AUTO CDC, and `{}` is none", dataset.name);
+                    errors.push(error("INVALID_PROPERTY_VALUE", message));
+                }
+            }
+            Some(_) => errors.push(error("NOT_SUPPORTED", format!("`{key}` = '{value}' is not supported yet"))),
         }
     }
 }
@@ -194,9 +234,9 @@ fn auto_cdc(flow: &Flow, cdc: &AutoCdc, errors: &mut Vec<Error>) {
         _ => None,
     };
     let lists = [cdc.columns.as_ref(), cdc.track_history.as_ref(), ignore_null];
-    let listed = lists.into_iter().flatten().flat_map(ColumnList::names).chain(&cdc.keys);
+    let named = lists.into_iter().flatten().flat_map(ColumnList::names).chain(&cdc.keys);
     if cdc.scd == ScdType::Two {
-        for name in listed.filter(|name| same(&name.text, START_COLUMN) || same(&name.text, END_COLUMN)) {
+        for name in named.filter(|name| same(&name.text, START_COLUMN) || same(&name.text, END_COLUMN)) {
             let message = format!("`{}` is a column that SCD type 2 adds itself", name.text);
             error(Error::user("AUTOCDC_RESERVED_COLUMN_NAME_CONFLICT", message).at(&name.span));
         }
@@ -220,7 +260,7 @@ fn auto_cdc(flow: &Flow, cdc: &AutoCdc, errors: &mut Vec<Error>) {
 impl Dataset {
     /// Can rows of this dataset go to `<table>_quarantine`?
     pub fn quarantines(&self) -> bool {
-        let invalid = self.properties.get("silverflow.cdc.invalid");
+        let invalid = self.properties.get(CDC_INVALID);
         self.expectations.iter().any(|rule| rule.action == Action::Quarantine)
             || invalid.is_some_and(|value| value.eq_ignore_ascii_case("quarantine"))
     }

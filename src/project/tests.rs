@@ -251,6 +251,23 @@ fn every_mistake_has_a_code_and_a_place() {
             "x.sql:2:34 COLUMN_ALREADY_EXISTS column `A` is declared twice\n\
              x.sql:2:41 RESERVED_COLUMN_NAME `_epoch` is a name that the engine keeps for itself",
         ),
+        // properties
+        (
+            on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.cdc.invalit' = 'x') AS SELECT * FROM STREAM s"),
+            "x.sql:2:1 UNKNOWN_PROPERTY there is no table property `silverflow.cdc.invalit`",
+        ),
+        (
+            on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.resolution' = 'arrivals') AS SELECT * FROM STREAM s"),
+            "x.sql:2:1 INVALID_PROPERTY_VALUE `silverflow.resolution` is 'arrivals', and can be 'live' or 'arrival'",
+        ),
+        (
+            on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.resolution' = 'arrival') AS SELECT * FROM STREAM s"),
+            "x.sql:2:1 NOT_SUPPORTED `silverflow.resolution` = 'arrival' is not supported yet",
+        ),
+        (
+            on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.cdc.invalid' = 'quarantine') AS SELECT * FROM STREAM s"),
+            "x.sql:2:1 INVALID_PROPERTY_VALUE `silverflow.cdc.invalid` is for targets of AUTO CDC, and `main.default.u` is none",
+        ),
         // shapes
         ("CREATE VIEW v AS SELECT 1 AS a".into(), "- RUN_EMPTY_PIPELINE the pipeline declares no streaming table and no materialized view"),
         (String::new(), "- RUN_EMPTY_PIPELINE the pipeline declares no streaming table and no materialized view"),

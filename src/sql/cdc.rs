@@ -115,7 +115,7 @@ fn clause(context: &Context<'_>, cursor: &mut Cursor, parts: &mut CdcParts) -> R
 
 fn expr(context: &Context<'_>, cursor: &mut Cursor) -> Result<(Expr, Span)> {
     let (expr, span) = cursor.expr()?;
-    without_query(context.file, &expr, "a clause of AUTO CDC")?;
+    without_query(context.file, &expr, &span, "a clause of AUTO CDC")?;
     Ok((expr, span))
 }
 

@@ -178,8 +178,8 @@ fn expectation(cursor: &mut Cursor) -> Result<Expectation> {
     let name = cursor.name("a name for the expectation")?;
     cursor.expect(&["expect"])?;
     cursor.expect_token(&Token::LParen)?;
-    let (condition, _) = cursor.expr()?;
-    without_query(cursor.file(), &condition, "an expectation")?;
+    let (condition, place) = cursor.expr()?;
+    without_query(cursor.file(), &condition, &place, "an expectation")?;
     cursor.expect_token(&Token::RParen)?;
     let action = if cursor.take(&["on"]) {
         cursor.expect(&["violation"])?;

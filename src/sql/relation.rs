@@ -14,7 +14,7 @@ use super::cursor::{parser, syntax_error, written_name};
 use super::read_files::read_files;
 use super::statement::Context;
 use super::stream::{MARK, mark_streams};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{WrittenName, WrittenQuery, WrittenRelation, WrittenSource};
 use crate::pipeline::source::Source;
 
@@ -29,6 +29,7 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
     let mut ast = parse(file, tokens, end)?;
     let mut rewrite = Rewrite {
         context,
+        whole,
         relations: Vec::new(),
         ctes: Vec::new(),
         scopes: Vec::new(),
@@ -93,6 +94,7 @@ struct InScope {
 
 struct Rewrite<'a> {
     context: &'a Context<'a>,
+    whole: AstSpan,
     relations: Vec<WrittenRelation>,
     /// Names of common table expressions that are visible, one list a query, innermost last.
     ctes: Vec<Vec<Ident>>,
@@ -199,6 +201,8 @@ impl VisitorMut for Rewrite<'_> {
 
 impl Rewrite<'_> {
     fn refuse(&mut self, what: &str, at: AstSpan) {
+        // Some parts of a syntax tree know no place.
+        let at = if at.start.line == 0 { self.whole } else { at };
         self.errors.push(not_supported(what).at(&self.context.file.span(at)));
     }
 
@@ -384,7 +388,7 @@ pub(super) fn not_supported(what: &str) -> Error {
 }
 
 /// An expression that stands in a declaration, where no table can be read.
-pub(super) fn without_query(file: &Arc<Source>, expr: &Expr, what: &str) -> Result<()> {
+pub(super) fn without_query(file: &Arc<Source>, expr: &Expr, whole: &Span, what: &str) -> Result<()> {
     struct Finder;
     impl ast::Visitor for Finder {
         type Break = AstSpan;
@@ -395,7 +399,8 @@ pub(super) fn without_query(file: &Arc<Source>, expr: &Expr, what: &str) -> Resu
     match ast::Visit::visit(expr, &mut Finder) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(at) => {
-            Err(Error::user("UNSUPPORTED_SUBQUERY", format!("{what} cannot hold a query")).at(&file.span(at)))
+            let place = if at.start.line == 0 { whole.clone() } else { file.span(at) };
+            Err(Error::user("UNSUPPORTED_SUBQUERY", format!("{what} cannot hold a query")).at(&place))
         }
     }
 }

@@ -56,7 +56,7 @@ impl<'a> Snippets<'a> {
     pub(crate) fn expr(&self, piece: &Range<usize>, what: &str) -> Result<(Expr, Span)> {
         let mut cursor = self.cursor(piece)?;
         let (expr, span) = cursor.expr()?;
-        without_query(self.context.file, &expr, what)?;
+        without_query(self.context.file, &expr, &span, what)?;
         finish(&cursor)?;
         Ok((expr, span))
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use arrow::array::AsArray;
+use arrow::datatypes::Float64Type;
 use arrow::json::writer::{LineDelimited, WriterBuilder};
 use arrow::record_batch::RecordBatch;
 use chrono::{DateTime, Utc};
@@ -126,14 +128,26 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Batches as JSON objects with explicit nulls.
+/// Batches as JSON objects with explicit nulls. A number that JSON does not have stands as its name.
 pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<Value> {
     let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
     for batch in batches {
         writer.write(batch).unwrap();
     }
     writer.finish().unwrap();
-    String::from_utf8(writer.into_inner()).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = String::from_utf8(writer.into_inner()).unwrap();
+    let mut rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut first = 0;
+    for batch in batches {
+        for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+            let Some(numbers) = column.as_primitive_opt::<Float64Type>() else { continue };
+            for (i, number) in numbers.iter().enumerate().filter(|(_, n)| n.is_some_and(|n| !n.is_finite())) {
+                rows[first + i][field.name()] = Value::String(number.unwrap().to_string());
+            }
+        }
+        first += batch.num_rows();
+    }
+    rows
 }
 
 /// A value as text that doesn't depend on the order of the fields of objects.
