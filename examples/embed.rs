@@ -205,7 +205,8 @@ fn main() -> Result<()> {
     for table in &report.tables {
         println!("{:50} read {:4} quarantined {:3} -> {}", table.name, table.read, table.quarantined, table.location);
     }
-    let current = "SELECT status, COUNT(*) AS orders FROM silver_orders WHERE __END_AT IS NULL GROUP BY status ORDER BY status";
+    let current =
+        "SELECT status, COUNT(*) AS orders FROM silver_orders WHERE __END_AT IS NULL GROUP BY status ORDER BY status";
     let answer = runtime::query(&loaded.pipeline, current)?;
     print_batches(&answer.batches).map_err(|e| silverflow::error::Error::internal("rows cannot be shown").caused_by(e))
 }

@@ -79,6 +79,9 @@ impl Committer {
 
 impl Actor {
     fn run(mut self, mailbox: &Receiver<ToCommitter>, done: &Sender<CommitDone>) {
+        // Scans start tasks of the runtime.
+        let io = self.io.clone();
+        let _context = io.enter();
         for message in mailbox {
             match message {
                 ToCommitter::Hold(batches) => self.held.extend(batches),

@@ -51,7 +51,9 @@ impl Case {
 pub(crate) fn all() -> Vec<Case> {
     let exceptions = read("exceptions.json");
     let mut cases: Vec<Case> = Vec::new();
-    for (file, id, parse) in [("spark_4_3", "name", spark as fn(&Value) -> Option<Vec<Run>>), ("published", "id", published)] {
+    for (file, id, parse) in
+        [("spark_4_3", "name", spark as fn(&Value) -> Option<Vec<Run>>), ("published", "id", published)]
+    {
         for recorded in read(&format!("{file}.json"))["cases"].as_array().unwrap() {
             let name = recorded[id].as_str().unwrap().to_string();
             let exception = exceptions[file].get(&name);
@@ -162,7 +164,8 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 fn objects(columns: &[String], rows: &[Value]) -> Vec<Value> {
-    let object = |row: &Value| columns.iter().cloned().zip(row.as_array().unwrap().iter().cloned()).collect::<Map<_, _>>();
+    let object =
+        |row: &Value| columns.iter().cloned().zip(row.as_array().unwrap().iter().cloned()).collect::<Map<_, _>>();
     rows.iter().map(|row| Value::Object(object(row))).collect()
 }
 

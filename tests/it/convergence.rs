@@ -119,7 +119,8 @@ fn feeds(seed: u64) -> Vec<(&'static str, Vec<Event>)> {
 
 fn check(project_: &Project, arrived: &[(&str, Vec<Event>)], context: &str) {
     for target in TARGETS {
-        let events: Vec<Event> = arrived.iter().filter(|(feed, _)| target.feeds.contains(feed)).flat_map(|(_, e)| e.clone()).collect();
+        let events: Vec<Event> =
+            arrived.iter().filter(|(feed, _)| target.feeds.contains(feed)).flat_map(|(_, e)| e.clone()).collect();
         let mut columns = vec!["k", "a", "b", "n"];
         if target.config.history {
             columns.extend(["__START_AT", "__END_AT"]);

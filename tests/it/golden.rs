@@ -76,7 +76,9 @@ fn comparable(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.strip_suffix('Z').unwrap_or(text).to_string()),
         Value::Array(items) => items.iter().map(comparable).collect(),
-        Value::Object(fields) => Value::Object(fields.iter().map(|(k, v)| (k.clone(), comparable(v))).collect::<Map<_, _>>()),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(k, v)| (k.clone(), comparable(v))).collect::<Map<_, _>>())
+        }
         other => other.clone(),
     }
 }

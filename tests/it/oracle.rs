@@ -117,7 +117,9 @@ pub(crate) fn target(config: &Config, events: &[Event]) -> Vec<Value> {
             };
             let mut last = first;
             i += 1;
-            while let Some((_, Some(next))) = filled.get(i).filter(|(_, next)| next.as_ref().is_some_and(|n| same(config, first, n))) {
+            while let Some((_, Some(next))) =
+                filled.get(i).filter(|(_, next)| next.as_ref().is_some_and(|n| same(config, first, n)))
+            {
                 last = next;
                 i += 1;
             }

@@ -154,7 +154,8 @@ pub(crate) fn json_rows(batches: &[RecordBatch]) -> Vec<Value> {
 fn text(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
-            let mut fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name:?}: {}", text(value))).collect();
+            let mut fields: Vec<String> =
+                fields.iter().map(|(name, value)| format!("{name:?}: {}", text(value))).collect();
             fields.sort();
             format!("{{{}}}", fields.join(", "))
         }
@@ -195,7 +196,9 @@ pub(crate) fn difference(actual: &[Value], expected: &[Value]) -> Option<String>
         }
     }
     let lines: Vec<_> = counts.iter().filter(|(_, n)| **n != 0).collect();
-    let show = |(row, n): &(&String, &i64)| format!("\n  {} {}x {row}", if **n > 0 { "too much:" } else { "missing: " }, n.abs());
+    let show = |(row, n): &(&String, &i64)| {
+        format!("\n  {} {}x {row}", if **n > 0 { "too much:" } else { "missing: " }, n.abs())
+    };
     (!lines.is_empty()).then(|| lines.iter().take(20).map(show).collect())
 }
 

@@ -128,9 +128,7 @@ fn land_facts(project: &Project, file: &str, facts: &[Fact]) {
 }
 
 fn land_references(project: &Project, file: &str, changes: &[ReferenceChange]) {
-    let row = |(id, s, label): &ReferenceChange| {
-        json!({"id": id, "s": s, "op": if label.is_some() { "U" } else { "D" }, "label": label})
-    };
+    let row = |(id, s, label): &ReferenceChange| json!({"id": id, "s": s, "op": if label.is_some() { "U" } else { "D" }, "label": label});
     project.land("references", file, &changes.iter().map(row).collect::<Vec<_>>());
 }
 
