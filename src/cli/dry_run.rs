@@ -7,7 +7,7 @@ use silverflow::error::Result;
 use silverflow::pipeline::Graph;
 use silverflow::runtime;
 
-use super::{Project, print};
+use super::{Project, print, with_remarks};
 
 /// Arguments of `dry-run`.
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub(super) struct DryRun {
 impl DryRun {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
-        let plan = runtime::dry_run(&loaded.pipeline)?;
+        let plan = runtime::dry_run(&loaded.pipeline).map_err(|error| with_remarks(error, &loaded.lints))?;
         let mut out = Graph::new(&loaded.pipeline)?.render(&loaded.pipeline);
         for lint in &loaded.lints {
             let _ =

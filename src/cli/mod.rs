@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use silverflow::error::{Error, Result};
+use silverflow::pipeline::Lint;
 use silverflow::project::{self, Loaded};
 
 /// Declarative data pipelines on timely and differential dataflow, with Delta tables as the result.
@@ -79,6 +80,17 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(error.fault().exit_code())
         }
     }
+}
+
+/// An error with the remarks on the same place, such as a name that is nearly that of a dataset.
+fn with_remarks(error: Error, lints: &[Lint]) -> Error {
+    let place = error.place().span.clone();
+    let same = lints
+        .iter()
+        .filter(|lint| place.as_ref().is_some_and(|at| (&at.file, at.line) == (&lint.span.file, lint.span.line)));
+    let remarks: Vec<String> =
+        same.map(|lint| format!("remark: [{}] {}; {}", lint.code, lint.message, lint.help)).collect();
+    error.details(remarks)
 }
 
 /// Writes to standard output. A reader that has gone is a success.

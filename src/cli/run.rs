@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
 use silverflow::runtime::{self, Progress, RunOptions, RunReport};
 
-use super::{Project, print};
+use super::{Project, print, with_remarks};
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -64,7 +64,7 @@ impl Run {
         };
         let report = runtime::run(&loaded.pipeline, &options);
         spinner.finish_and_clear();
-        let report = report?;
+        let report = report.map_err(|error| with_remarks(error, &loaded.lints))?;
         if self.json {
             let text = serde_json::to_string(&report)
                 .map_err(|e| Error::internal("the report has no JSON form").caused_by(e))?;

@@ -226,16 +226,20 @@ impl Shared {
         // The epoch that rows belong to, and the ended epochs that are not yet closed.
         let mut ended: VecDeque<Epoch> = VecDeque::new();
         let mut current: Epoch = 0;
+        let mut entered: Option<Epoch> = None;
         while !self.stop.load(Ordering::Relaxed) {
             let mut idle = true;
             match mailbox.try_recv() {
                 Ok(ToWorker::Rows(inlet, batch)) => {
                     idle = false;
+                    if entered != Some(batch.epoch) {
+                        entered = Some(batch.epoch);
+                        if let Some(hook) = self.before_epoch {
+                            hook(index, batch.epoch);
+                        }
+                    }
                     if batch.epoch > current {
                         current = batch.epoch;
-                        if let Some(hook) = self.before_epoch {
-                            hook(index, current);
-                        }
                         dataflow.inlets.values_mut().for_each(|handle| handle.advance_to(current));
                     }
                     if let Some(handle) = dataflow.inlets.get_mut(&inlet) {

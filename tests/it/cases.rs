@@ -132,7 +132,7 @@ fn published(case: &Value) -> Option<Vec<Run>> {
     };
     let run = |batches: &[Value], seen: &[Value], expect| {
         let columns = texts(&batches[0]["columns"]);
-        let rows = |batch: &Value| objects(&columns, batch["rows"].as_array().unwrap());
+        let rows = |batch: &Value| objects(&texts(&batch["columns"]), batch["rows"].as_array().unwrap());
         let schema = schema_of(&columns, &seen.iter().flat_map(rows).collect::<Vec<_>>());
         Run { args: args.clone(), schema, batches: batches.iter().map(rows).collect(), expect }
     };

@@ -3,8 +3,7 @@
 -- The feeds are stored once, here; everything after them can be rebuilt from these tables, also when the landing
 -- folder has long been emptied. A broken promise of the sender (no key, no order of changes, an unknown operation)
 -- stops the run before anything is committed. A record that cannot be read promises nothing: it goes to
--- <table>_quarantine with its text, and so does a change from the future, which comes back by itself once its time
--- has come.
+-- <table>_quarantine with its text, and so does a change that claims to come from the future.
 
 CREATE OR REFRESH STREAMING TABLE customers_bronze (
   CONSTRAINT readable EXPECT (_corrupt_record IS NULL) ON VIOLATION QUARANTINE,
