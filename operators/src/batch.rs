@@ -19,17 +19,11 @@ pub(crate) type Group<'a, V> = Vec<(&'a V, i64)>;
 
 impl<'a, V> Batch<'a, V> {
     pub(crate) fn new(items: &'a [((Row, V), Diff)]) -> Self {
-        let mut index: Vec<(u64, usize)> = items
-            .iter()
-            .enumerate()
-            .map(|(i, ((key, _), _))| (stable_hash(key), i))
-            .collect();
+        let mut index: Vec<(u64, usize)> =
+            items.iter().enumerate().map(|(i, ((key, _), _))| (stable_hash(key), i)).collect();
         index.sort_unstable_by_key(|(hash, _)| *hash);
         // Different keys with one hash are as good as impossible, but must not mix.
-        for same in index
-            .chunk_by_mut(|a, b| a.0 == b.0)
-            .filter(|same| same.len() > 1)
-        {
+        for same in index.chunk_by_mut(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
             same.sort_by(|a, b| Self::key_of(items, a.1).cmp(&Self::key_of(items, b.1)));
         }
         Batch { items, index }
@@ -50,12 +44,7 @@ impl<'a, V> Batch<'a, V> {
         })
     }
 
-    fn fill(
-        &self,
-        members: &[(u64, usize)],
-        order: impl Fn(&V, &V) -> Ordering,
-        group: &mut Group<'a, V>,
-    ) {
+    fn fill(&self, members: &[(u64, usize)], order: impl Fn(&V, &V) -> Ordering, group: &mut Group<'a, V>) {
         group.extend(members.iter().filter_map(|(_, i)| {
             let ((_, value), diff) = self.items.get(*i)?;
             Some((value, *diff as i64))
@@ -64,11 +53,7 @@ impl<'a, V> Batch<'a, V> {
     }
 
     /// Calls `logic` for each key with its group, sorted by `order`. `Equal` means the same value.
-    pub(crate) fn for_each(
-        &self,
-        order: impl Fn(&V, &V) -> Ordering,
-        mut logic: impl FnMut(&'a Row, &Group<'a, V>),
-    ) {
+    pub(crate) fn for_each(&self, order: impl Fn(&V, &V) -> Ordering, mut logic: impl FnMut(&'a Row, &Group<'a, V>)) {
         let mut group: Group<'a, V> = Vec::new();
         for (_, key, members) in self.stretches() {
             group.clear();
@@ -150,15 +135,9 @@ mod tests {
         ];
         let mut seen = Vec::new();
         Batch::new(&items).for_each(Ord::cmp, |key, group| {
-            seen.push((
-                key.clone(),
-                group.iter().map(|(v, d)| (**v, *d)).collect::<Vec<_>>(),
-            ));
+            seen.push((key.clone(), group.iter().map(|(v, d)| (**v, *d)).collect::<Vec<_>>()));
         });
         seen.sort();
-        assert_eq!(
-            seen,
-            [(row("a"), vec![(1, 2), (3, -1)]), (row("b"), vec![(1, 1)])]
-        );
+        assert_eq!(seen, [(row("a"), vec![(1, 2), (3, -1)]), (row("b"), vec![(1, 1)])]);
     }
 }

@@ -88,10 +88,7 @@ where
                 });
                 let below = least(change_frontier).min(least(error_frontier));
                 let ended = change_frontier.is_empty() && error_frontier.is_empty();
-                while let Some(first) = open
-                    .first_entry()
-                    .filter(|first| ended || *first.key() < below)
-                {
+                while let Some(first) = open.first_entry().filter(|first| ended || *first.key() < below) {
                     let (epoch, (changes, errors)) = first.remove_entry();
                     on_close(epoch, changes, errors);
                 }

@@ -34,12 +34,7 @@ pub trait Dedup<'s> {
 
 impl<'s> Dedup<'s> for Rows<'s, (Row, Row)> {
     fn dedup_with(self, name: &str, state: Shared<DedupState>) -> Rows<'s, Row> {
-        unary(
-            self,
-            name,
-            |(key, _)| stable_hash(key),
-            move |_, rows, out| state.borrow_mut().apply(&rows, out),
-        )
+        unary(self, name, |(key, _)| stable_hash(key), move |_, rows, out| state.borrow_mut().apply(&rows, out))
     }
 }
 
@@ -63,12 +58,7 @@ pub trait Distinct<'s> {
 
 impl<'s> Distinct<'s> for Rows<'s, Row> {
     fn distinct_rows_with(self, name: &str, state: Shared<DistinctState>) -> Rows<'s, Row> {
-        unary(
-            self,
-            name,
-            |row| stable_hash(row),
-            move |_, rows, out| state.borrow_mut().apply(rows, out),
-        )
+        unary(self, name, |row| stable_hash(row), move |_, rows, out| state.borrow_mut().apply(rows, out))
     }
 }
 
@@ -87,9 +77,7 @@ impl DedupState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        DedupState {
-            rows: KeyedState::with_overlay(limit),
-        }
+        DedupState { rows: KeyedState::with_overlay(limit) }
     }
 
     /// Memory in use, in bytes.
@@ -139,11 +127,7 @@ impl DedupState {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let rows: Parts = snapshot::open("dedup", bytes)?;
         self.rows.adopt(rows.check::<Bytewise>()?, keep);
         Ok(())
@@ -166,9 +150,7 @@ impl DistinctState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        DistinctState {
-            rows: KeyedState::with_overlay(limit),
-        }
+        DistinctState { rows: KeyedState::with_overlay(limit) }
     }
 
     /// Memory in use, in bytes.
@@ -179,10 +161,7 @@ impl DistinctState {
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
     pub fn apply(&mut self, rows: Vec<(Row, Diff)>, out: &mut Vec<(Row, Diff)>) {
-        let rows: Vec<((Row, ()), Diff)> = rows
-            .into_iter()
-            .map(|(row, diff)| ((row, ()), diff))
-            .collect();
+        let rows: Vec<((Row, ()), Diff)> = rows.into_iter().map(|(row, diff)| ((row, ()), diff)).collect();
         let nothing = Row::default();
         let mut run = Run::default();
         Batch::new(&rows).for_each(<()>::cmp, |row, group| {
@@ -216,11 +195,7 @@ impl DistinctState {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let rows: Parts = snapshot::open("distinct", bytes)?;
         self.rows.adopt(rows.check::<Bytewise>()?, keep);
         Ok(())

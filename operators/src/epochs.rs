@@ -34,9 +34,7 @@ struct Stash<D> {
 
 impl<D> Stash<D> {
     fn new() -> Self {
-        Stash {
-            epochs: BTreeMap::new(),
-        }
+        Stash { epochs: BTreeMap::new() }
     }
 
     fn take_in(&mut self, updates: &mut Vec<(D, Epoch, Diff)>) {
@@ -104,9 +102,7 @@ pub(crate) fn unary<'s, D: ExchangeData, E: Clone + 'static>(
                     let updates = stash.epochs.remove(&epoch).unwrap_or_default();
                     logic(epoch, updates, &mut out);
                     if let Some(cap) = permit.0.as_ref().map(|cap| cap.delayed(&epoch)) {
-                        output
-                            .session(&cap)
-                            .give_iterator(out.drain(..).map(|(row, diff)| (row, epoch, diff)));
+                        output.session(&cap).give_iterator(out.drain(..).map(|(row, diff)| (row, epoch, diff)));
                     }
                 }
                 permit.downgrade(stash.least());
@@ -127,42 +123,33 @@ pub(crate) fn binary<'s, D1: ExchangeData, D2: ExchangeData, E: Clone + 'static>
     let left_pact = Exchange::new(move |update: &(D1, Epoch, Diff)| left_hash(&update.0));
     let right_pact = Exchange::new(move |update: &(D2, Epoch, Diff)| right_hash(&update.0));
     left.inner
-        .binary_frontier::<_, Out<E>, _, _, _, _>(
-            right.inner,
-            left_pact,
-            right_pact,
-            name,
-            move |_, _| {
-                let (mut lefts, mut rights) = (Stash::new(), Stash::new());
-                let mut permit = Permit(None);
-                let mut out = Vec::new();
-                move |(left, left_frontier), (right, right_frontier), output| {
-                    left.for_each(|cap, updates| {
-                        permit.retain(&cap);
-                        lefts.take_in(updates);
-                    });
-                    right.for_each(|cap, updates| {
-                        permit.retain(&cap);
-                        rights.take_in(updates);
-                    });
-                    let least = |lefts: &Stash<D1>, rights: &Stash<D2>| {
-                        lefts.least().into_iter().chain(rights.least()).min()
-                    };
-                    while let Some(epoch) = least(&lefts, &rights).filter(|epoch| {
-                        complete(left_frontier, *epoch) && complete(right_frontier, *epoch)
-                    }) {
-                        let left = lefts.epochs.remove(&epoch).unwrap_or_default();
-                        let right = rights.epochs.remove(&epoch).unwrap_or_default();
-                        logic(epoch, left, right, &mut out);
-                        if let Some(cap) = permit.0.as_ref().map(|cap| cap.delayed(&epoch)) {
-                            output
-                                .session(&cap)
-                                .give_iterator(out.drain(..).map(|(row, diff)| (row, epoch, diff)));
-                        }
+        .binary_frontier::<_, Out<E>, _, _, _, _>(right.inner, left_pact, right_pact, name, move |_, _| {
+            let (mut lefts, mut rights) = (Stash::new(), Stash::new());
+            let mut permit = Permit(None);
+            let mut out = Vec::new();
+            move |(left, left_frontier), (right, right_frontier), output| {
+                left.for_each(|cap, updates| {
+                    permit.retain(&cap);
+                    lefts.take_in(updates);
+                });
+                right.for_each(|cap, updates| {
+                    permit.retain(&cap);
+                    rights.take_in(updates);
+                });
+                let least =
+                    |lefts: &Stash<D1>, rights: &Stash<D2>| lefts.least().into_iter().chain(rights.least()).min();
+                while let Some(epoch) = least(&lefts, &rights)
+                    .filter(|epoch| complete(left_frontier, *epoch) && complete(right_frontier, *epoch))
+                {
+                    let left = lefts.epochs.remove(&epoch).unwrap_or_default();
+                    let right = rights.epochs.remove(&epoch).unwrap_or_default();
+                    logic(epoch, left, right, &mut out);
+                    if let Some(cap) = permit.0.as_ref().map(|cap| cap.delayed(&epoch)) {
+                        output.session(&cap).give_iterator(out.drain(..).map(|(row, diff)| (row, epoch, diff)));
                     }
-                    permit.downgrade(least(&lefts, &rights));
                 }
-            },
-        )
+                permit.downgrade(least(&lefts, &rights));
+            }
+        })
         .as_collection()
 }

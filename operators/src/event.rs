@@ -20,10 +20,7 @@ impl Change {
     /// A delete at `sequence`.
     #[must_use]
     pub fn delete(sequence: Row) -> Self {
-        Change {
-            sequence,
-            upsert: None,
-        }
+        Change { sequence, upsert: None }
     }
 }
 
@@ -41,14 +38,12 @@ pub struct Upsert {
 /// Ascending by precedence: sequence; a delete above all upserts; rank, tracked, value. The last
 /// of the changes at one sequence is the one that counts.
 pub(crate) fn precedence(a: &Change, b: &Change) -> Ordering {
-    a.sequence
-        .cmp(&b.sequence)
-        .then_with(|| match (&a.upsert, &b.upsert) {
-            (None, None) => Ordering::Equal,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(_), None) => Ordering::Less,
-            (Some(a), Some(b)) => a.cmp(b),
-        })
+    a.sequence.cmp(&b.sequence).then_with(|| match (&a.upsert, &b.upsert) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) => a.cmp(b),
+    })
 }
 
 const UPSERT: u8 = 0;
@@ -104,16 +99,8 @@ impl<'a> Event<'a> {
     pub(crate) fn decode(mut bytes: &'a [u8]) -> Self {
         let flags = bytes.split_off_first().copied().unwrap_or(UPSERT);
         let sequence = take(&mut bytes);
-        let rank = if flags & RANK_IS_VALUE == 0 {
-            Some(take(&mut bytes))
-        } else {
-            None
-        };
-        let tracked = if flags & TRACKED_IS_VALUE == 0 {
-            Some(take(&mut bytes))
-        } else {
-            None
-        };
+        let rank = if flags & RANK_IS_VALUE == 0 { Some(take(&mut bytes)) } else { None };
+        let tracked = if flags & TRACKED_IS_VALUE == 0 { Some(take(&mut bytes)) } else { None };
         Event {
             sequence,
             kind: flags & KIND,
@@ -183,15 +170,8 @@ impl Order for ByPrecedence {
 }
 
 /// The winner at `sequence`, encoded. `above` is the bound above that sequence.
-pub(crate) fn winner_at<'e>(
-    events: &'e KeyMut<'_, ByPrecedence>,
-    sequence: &[u8],
-    above: &[u8],
-) -> Option<&'e [u8]> {
-    events
-        .before(above)
-        .map(|entry| entry.order)
-        .filter(|event| Event::decode(event).sequence == sequence)
+pub(crate) fn winner_at<'e>(events: &'e KeyMut<'_, ByPrecedence>, sequence: &[u8], above: &[u8]) -> Option<&'e [u8]> {
+    events.before(above).map(|entry| entry.order).filter(|event| Event::decode(event).sequence == sequence)
 }
 
 #[cfg(test)]
@@ -202,32 +182,15 @@ mod tests {
 
     fn change(random: &mut Random) -> Change {
         let mut row = |sizes: &[usize]| {
-            let size = sizes
-                .get(random.below(sizes.len() as u64) as usize)
-                .copied()
-                .unwrap_or(0);
+            let size = sizes.get(random.below(sizes.len() as u64) as usize).copied().unwrap_or(0);
             Row::from(vec![random.below(2) as u8; size])
         };
         let sequence = row(&[0, 1, 9]);
         let (rank, tracked, value) = (row(&[0, 1, 200]), row(&[0, 1, 128]), row(&[0, 1, 20_000]));
         match random.below(4) {
             0 => Change::delete(sequence),
-            1 => Change {
-                sequence,
-                upsert: Some(Upsert {
-                    rank: value.clone(),
-                    tracked: value.clone(),
-                    value,
-                }),
-            },
-            _ => Change {
-                sequence,
-                upsert: Some(Upsert {
-                    rank,
-                    tracked,
-                    value,
-                }),
-            },
+            1 => Change { sequence, upsert: Some(Upsert { rank: value.clone(), tracked: value.clone(), value }) },
+            _ => Change { sequence, upsert: Some(Upsert { rank, tracked, value }) },
         }
     }
 
@@ -239,26 +202,16 @@ mod tests {
             let (a, b) = (change(&mut random), change(&mut random));
             encode(&a, &mut x);
             encode(&b, &mut y);
-            assert_eq!(
-                ByPrecedence::compare(&x, &y),
-                precedence(&a, &b),
-                "{a:?} {b:?}"
-            );
+            assert_eq!(ByPrecedence::compare(&x, &y), precedence(&a, &b), "{a:?} {b:?}");
             let event = Event::decode(&x);
             assert_eq!(event.sequence, a.sequence.as_bytes());
             assert_eq!(event.is_delete(), a.upsert.is_none());
             if let Some(upsert) = &a.upsert {
-                assert_eq!(
-                    (event.rank, event.tracked, event.value),
-                    (&*upsert.rank, &*upsert.tracked, &*upsert.value)
-                );
+                assert_eq!((event.rank, event.tracked, event.value), (&*upsert.rank, &*upsert.tracked, &*upsert.value));
             }
             above(&a.sequence, &mut bound);
             assert_eq!(ByPrecedence::compare(&bound, &x), Ordering::Greater);
-            assert_eq!(
-                ByPrecedence::compare(&bound, &y),
-                a.sequence.cmp(&b.sequence).then(Ordering::Greater)
-            );
+            assert_eq!(ByPrecedence::compare(&bound, &y), a.sequence.cmp(&b.sequence).then(Ordering::Greater));
             below(&a.sequence, &mut bound);
             assert_ne!(ByPrecedence::compare(&bound, &x), Ordering::Greater);
         }
@@ -266,15 +219,9 @@ mod tests {
 
     #[test]
     fn damaged_bytes_decode_to_something() {
-        for bytes in [
-            &[][..],
-            &[0],
-            &[0, 0xff],
-            &[
-                0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
-            ],
-            &[0, 9, 1],
-        ] {
+        for bytes in
+            [&[][..], &[0], &[0, 0xff], &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0, 9, 1]]
+        {
             Event::decode(bytes);
         }
     }

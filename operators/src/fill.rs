@@ -5,9 +5,7 @@ mod tests;
 
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, binary, shared, unary};
-use crate::event::{
-    ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at,
-};
+use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{self, SnapshotError};
 use crate::state::{KeyMut, KeyedState, Parts, Run};
@@ -78,18 +76,14 @@ impl<'s> Fill<'s> for Rows<'s, (Row, Change)> {
         };
         let hash = |(key, _): &(Row, Change)| stable_hash(key);
         match truncates.into() {
-            None => unary(self, name, hash, move |epoch, changes, out| {
-                apply(epoch, changes, Vec::new(), out)
-            }),
+            None => unary(self, name, hash, move |epoch, changes, out| apply(epoch, changes, Vec::new(), out)),
             Some(truncates) => binary(
                 self,
                 for_all_workers(truncates),
                 name,
                 hash,
                 |(worker, _)| *worker,
-                move |epoch, changes, truncates, out| {
-                    apply(epoch, changes, received(truncates), out)
-                },
+                move |epoch, changes, truncates, out| apply(epoch, changes, received(truncates), out),
             ),
         }
     }
@@ -124,24 +118,13 @@ impl Shown {
             tracked: Row::from(event.tracked),
             value: Row::from(completed(&self.data).unwrap_or_default()),
         });
-        out.push((
-            (
-                key.clone(),
-                Change {
-                    sequence: Row::from(event.sequence),
-                    upsert,
-                },
-            ),
-            diff,
-        ));
+        out.push(((key.clone(), Change { sequence: Row::from(event.sequence), upsert }), diff));
     }
 }
 
 /// The completed value in an event's data.
 fn completed(data: &[u8]) -> Option<&[u8]> {
-    data.split_first()
-        .filter(|(mark, _)| **mark == SHOWN)
-        .map(|(_, value)| value)
+    data.split_first().filter(|(mark, _)| **mark == SHOWN).map(|(_, value)| value)
 }
 
 fn shown_data(value: &[u8]) -> Row {
@@ -160,10 +143,7 @@ impl FillState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        FillState {
-            events: KeyedState::with_overlay(limit),
-            truncates: Truncates::default(),
-        }
+        FillState { events: KeyedState::with_overlay(limit), truncates: Truncates::default() }
     }
 
     /// Memory in use, in bytes.
@@ -186,19 +166,8 @@ impl FillState {
         if !moved.is_empty() {
             for key in self.events.keys() {
                 let mut events = self.events.at(&key);
-                let touched = moved
-                    .iter()
-                    .map(|sequence| (sequence.clone(), None))
-                    .collect();
-                walk(
-                    &key,
-                    touched,
-                    true,
-                    &mut events,
-                    &self.truncates,
-                    merge,
-                    out,
-                );
+                let touched = moved.iter().map(|sequence| (sequence.clone(), None)).collect();
+                walk(&key, touched, true, &mut events, &self.truncates, merge, out);
             }
         }
         let mut ties = 0;
@@ -233,11 +202,7 @@ impl FillState {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("fill", bytes)?;
         self.events.adopt(events.check::<ByPrecedence>()?, keep);
         self.truncates.adopt(truncates);
@@ -277,24 +242,10 @@ fn begin(
                     Row::default()
                 }
                 Some(upsert) => {
-                    let inherited = previous
-                        .as_ref()
-                        .filter(|(from, _)| !truncates.between(from, sequence));
+                    let inherited = previous.as_ref().filter(|(from, _)| !truncates.between(from, sequence));
                     let value = merge(inherited.map(|(_, value)| value.as_bytes()), &upsert.value);
-                    let upsert = Upsert {
-                        value: value.clone(),
-                        ..upsert.clone()
-                    };
-                    out.push((
-                        (
-                            key.clone(),
-                            Change {
-                                sequence: sequence.clone(),
-                                upsert: Some(upsert),
-                            },
-                        ),
-                        1,
-                    ));
+                    let upsert = Upsert { value: value.clone(), ..upsert.clone() };
+                    out.push(((key.clone(), Change { sequence: sequence.clone(), upsert: Some(upsert) }), 1));
                     let data = shown_data(&value);
                     previous = Some((sequence, value));
                     data
@@ -349,10 +300,7 @@ fn change(
 fn shown_at(events: &KeyMut<'_, ByPrecedence>, sequence: &[u8], above: &[u8]) -> Option<Shown> {
     let event = winner_at(events, sequence, above)?;
     let data = events.get(event)?.data;
-    (!data.is_empty()).then(|| Shown {
-        event: Row::from(event),
-        data: Row::from(data),
-    })
+    (!data.is_empty()).then(|| Shown { event: Row::from(event), data: Row::from(data) })
 }
 
 /// Brings the result up to date at the `touched` sequences (ascending, each with what was in the
@@ -416,9 +364,7 @@ fn walk(
         // Where a truncate came or went, the next winner may inherit otherwise although nothing
         // moved here.
         if moved || (from_state && !at_follower) {
-            follower = events
-                .after(&over)
-                .map(|entry| Row::from(Event::decode(entry.order).sequence));
+            follower = events.after(&over).map(|entry| Row::from(Event::decode(entry.order).sequence));
         }
     }
 }
@@ -435,10 +381,7 @@ fn evaluate(
     let encoded = winner_at(events, sequence, over)?;
     let event = Event::decode(encoded);
     if event.is_delete() {
-        return Some(Shown {
-            event: Row::from(encoded),
-            data: shown_data(b""),
-        });
+        return Some(Shown { event: Row::from(encoded), data: shown_data(b"") });
     }
     if truncates.at(sequence) {
         return None;
@@ -449,8 +392,5 @@ fn evaluate(
         if reset { None } else { completed(entry.data) }
     });
     let value = merge(previous, event.value);
-    Some(Shown {
-        event: Row::from(encoded),
-        data: shown_data(&value),
-    })
+    Some(Shown { event: Row::from(encoded), data: shown_data(&value) })
 }

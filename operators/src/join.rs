@@ -29,12 +29,7 @@ pub trait EquiJoin<'s> {
     ///
     /// State: both sides. Cost of a change: O(log n) and the rows of its key on the other side.
     #[must_use]
-    fn equi_join(
-        self,
-        reference: Rows<'s, (Row, Row)>,
-        kind: JoinKind,
-        name: &str,
-    ) -> Rows<'s, (Row, Option<Row>)>
+    fn equi_join(self, reference: Rows<'s, (Row, Row)>, kind: JoinKind, name: &str) -> Rows<'s, (Row, Option<Row>)>
     where
         Self: Sized,
     {
@@ -81,18 +76,12 @@ impl JoinState {
     /// Empty state.
     #[must_use]
     pub fn new(kind: JoinKind) -> Self {
-        JoinState {
-            kind,
-            sides: Sides::default(),
-        }
+        JoinState { kind, sides: Sides::default() }
     }
 
     #[cfg(test)]
     fn with_overlay(kind: JoinKind, limit: usize) -> Self {
-        JoinState {
-            kind,
-            sides: Sides::with_overlay(limit),
-        }
+        JoinState { kind, sides: Sides::with_overlay(limit) }
     }
 
     /// Memory in use, in bytes.
@@ -115,17 +104,13 @@ impl JoinState {
             consolidate_from(out, start);
         }
         let mut runs = (Run::default(), Run::default());
-        for_each_pair(
-            &Batch::new(&rows),
-            &Batch::new(reference),
-            |key, rows, reference| {
-                let start = out.len();
-                self.change(key, rows, reference, &mut runs, out);
-                if !reference.is_empty() {
-                    consolidate_from(out, start);
-                }
-            },
-        );
+        for_each_pair(&Batch::new(&rows), &Batch::new(reference), |key, rows, reference| {
+            let start = out.len();
+            self.change(key, rows, reference, &mut runs, out);
+            if !reference.is_empty() {
+                consolidate_from(out, start);
+            }
+        });
         self.sides.rows.load(runs.0);
         self.sides.reference.load(runs.1);
     }
@@ -147,12 +132,11 @@ impl JoinState {
             if !rows.is_empty() {
                 for entry in known.scan() {
                     let reference = Row::from(entry.order);
-                    out.extend(rows.iter().map(|(row, diff)| {
-                        (
-                            ((*row).clone(), Some(reference.clone())),
-                            (diff * entry.count) as Diff,
-                        )
-                    }));
+                    out.extend(
+                        rows.iter().map(|(row, diff)| {
+                            (((*row).clone(), Some(reference.clone())), (diff * entry.count) as Diff)
+                        }),
+                    );
                 }
             }
             for (reference, diff) in reference {
@@ -166,18 +150,12 @@ impl JoinState {
             reference_run.close_key(key);
         }
         if left && !had_any {
-            out.extend(
-                rows.iter()
-                    .map(|(row, diff)| (((*row).clone(), None), *diff as Diff)),
-            );
+            out.extend(rows.iter().map(|(row, diff)| (((*row).clone(), None), *diff as Diff)));
         }
 
         let mut meet = |row: &Row, count: i64| {
             for (reference, diff) in reference {
-                out.push((
-                    (row.clone(), Some((*reference).clone())),
-                    (count * diff) as Diff,
-                ));
+                out.push(((row.clone(), Some((*reference).clone())), (count * diff) as Diff));
             }
             if left && had_any != has_any {
                 let sign = if has_any { -1 } else { 1 };
@@ -216,11 +194,7 @@ impl JoinState {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         self.sides.restore("join", bytes, keep)
     }
 }

@@ -50,12 +50,7 @@ pub trait Lookup<'s> {
     /// State: both sides. Cost of a change to a row: O(log n). Cost of a change to a reference:
     /// O(log n) and the rows of its key.
     #[must_use]
-    fn lookup(
-        self,
-        reference: Rows<'s, (Row, Row)>,
-        kind: LookupKind,
-        name: &str,
-    ) -> Rows<'s, (Row, Option<Row>)>
+    fn lookup(self, reference: Rows<'s, (Row, Row)>, kind: LookupKind, name: &str) -> Rows<'s, (Row, Option<Row>)>
     where
         Self: Sized,
     {
@@ -104,11 +99,7 @@ impl LookupState {
     /// Empty state.
     #[must_use]
     pub fn new(kind: LookupKind) -> Self {
-        LookupState {
-            kind,
-            settled: false,
-            sides: Sides::default(),
-        }
+        LookupState { kind, settled: false, sides: Sides::default() }
     }
 
     /// Empty state for a reference of which the plan knows that a key, once it has a row, keeps
@@ -117,20 +108,12 @@ impl LookupState {
     /// nevertheless is ignored for the rows that were resolved before it.
     #[must_use]
     pub fn settled(kind: LookupKind) -> Self {
-        LookupState {
-            kind,
-            settled: true,
-            sides: Sides::default(),
-        }
+        LookupState { kind, settled: true, sides: Sides::default() }
     }
 
     #[cfg(test)]
     fn with_overlay(kind: LookupKind, settled: bool, limit: usize) -> Self {
-        LookupState {
-            kind,
-            settled,
-            sides: Sides::with_overlay(limit),
-        }
+        LookupState { kind, settled, sides: Sides::with_overlay(limit) }
     }
 
     /// Memory in use, in bytes.
@@ -149,45 +132,26 @@ impl LookupState {
         let (rows, keyless) = by_key(rows);
         if let Some(shown) = self.kind.shows(None) {
             let start = out.len();
-            out.extend(
-                keyless
-                    .into_iter()
-                    .map(|(row, diff)| ((row, shown.clone()), diff)),
-            );
+            out.extend(keyless.into_iter().map(|(row, diff)| ((row, shown.clone()), diff)));
             consolidate_from(out, start);
         }
         let mut runs = (Run::default(), Run::default());
-        for_each_pair(
-            &Batch::new(&rows),
-            &Batch::new(reference),
-            |key, rows, reference| {
-                self.change(key, rows, reference, &mut runs, out);
-            },
-        );
+        for_each_pair(&Batch::new(&rows), &Batch::new(reference), |key, rows, reference| {
+            self.change(key, rows, reference, &mut runs, out);
+        });
         self.sides.rows.load(runs.0);
         self.sides.reference.load(runs.1);
     }
 
     /// The reference of `key` before and after its changes. New keys go to `run`.
-    fn refer(
-        &mut self,
-        key: &Row,
-        changes: &Group<'_, Row>,
-        run: &mut Run,
-    ) -> (Option<Row>, Option<Row>) {
+    fn refer(&mut self, key: &Row, changes: &Group<'_, Row>, run: &mut Run) -> (Option<Row>, Option<Row>) {
         let mut known = self.sides.reference.at(key);
         if known.is_new() {
             for (row, diff) in changes {
                 run.push(row, b"", *diff);
             }
             run.close_key(key);
-            return (
-                None,
-                changes
-                    .iter()
-                    .find(|(_, diff)| *diff > 0)
-                    .map(|(row, _)| (*row).clone()),
-            );
+            return (None, changes.iter().find(|(_, diff)| *diff > 0).map(|(row, _)| (*row).clone()));
         }
         let old = known.first().map(|entry| Row::from(entry.order));
         if changes.is_empty() {
@@ -216,11 +180,7 @@ impl LookupState {
 
         let start = out.len();
         if let Some(shown) = &new {
-            out.extend(
-                changed
-                    .iter()
-                    .map(|(row, diff)| (((*row).clone(), shown.clone()), *diff as Diff)),
-            );
+            out.extend(changed.iter().map(|(row, diff)| (((*row).clone(), shown.clone()), *diff as Diff)));
         }
         let mut stored = self.sides.rows.at(key);
         if stored.is_new() {
@@ -272,11 +232,7 @@ impl LookupState {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         self.sides.restore("lookup", bytes, keep)
     }
 }

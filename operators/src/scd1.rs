@@ -70,18 +70,14 @@ impl<'s> Scd1<'s> for Rows<'s, (Row, Change)> {
         };
         let hash = |(key, _): &(Row, Change)| stable_hash(key);
         match truncates.into() {
-            None => unary(self, name, hash, move |epoch, changes, out| {
-                apply(epoch, changes, Vec::new(), out)
-            }),
+            None => unary(self, name, hash, move |epoch, changes, out| apply(epoch, changes, Vec::new(), out)),
             Some(truncates) => binary(
                 self,
                 for_all_workers(truncates),
                 name,
                 hash,
                 |(worker, _)| *worker,
-                move |epoch, changes, truncates, out| {
-                    apply(epoch, changes, received(truncates), out)
-                },
+                move |epoch, changes, truncates, out| apply(epoch, changes, received(truncates), out),
             ),
         }
     }
@@ -108,8 +104,7 @@ type Out = Vec<((Row, Row), Diff)>;
 /// The value that a key with this newest change shows.
 fn shows<'a>(newest: Option<&'a [u8]>, truncated: Option<&Row>) -> Option<&'a [u8]> {
     let event = Event::decode(newest?);
-    let visible = !event.is_delete()
-        && truncated.is_none_or(|truncated| event.sequence > truncated.as_bytes());
+    let visible = !event.is_delete() && truncated.is_none_or(|truncated| event.sequence > truncated.as_bytes());
     visible.then_some(event.value)
 }
 
@@ -126,19 +121,12 @@ impl Scd1State {
     /// still be retracted.)
     #[must_use]
     pub fn append_only() -> Self {
-        Scd1State {
-            append_only: true,
-            ..Self::default()
-        }
+        Scd1State { append_only: true, ..Self::default() }
     }
 
     #[cfg(test)]
     fn with_overlay(append_only: bool, limit: usize) -> Self {
-        Scd1State {
-            events: KeyedState::with_overlay(limit),
-            append_only,
-            ..Self::default()
-        }
+        Scd1State { events: KeyedState::with_overlay(limit), append_only, ..Self::default() }
     }
 
     /// Memory in use, in bytes.
@@ -189,18 +177,9 @@ impl Scd1State {
         true
     }
 
-    fn change(
-        &mut self,
-        key: &Row,
-        group: &Group<'_, Change>,
-        run: &mut Run<ByPrecedence>,
-        out: &mut Out,
-    ) -> i64 {
+    fn change(&mut self, key: &Row, group: &Group<'_, Change>, run: &mut Run<ByPrecedence>, out: &mut Out) -> i64 {
         let truncated = self.truncates.greatest();
-        let Scratch {
-            event,
-            above: bound,
-        } = &mut self.scratch;
+        let Scratch { event, above: bound } = &mut self.scratch;
         let mut events = self.events.at(key);
         let mut ties = 0;
         if events.is_new() {
@@ -213,15 +192,7 @@ impl Scd1State {
                 ties += (live - 1).max(0);
             }
             run.close_key(key);
-            show_new(
-                key,
-                group
-                    .iter()
-                    .rfind(|(_, count)| *count > 0)
-                    .map(|(change, _)| *change),
-                truncated,
-                out,
-            );
+            show_new(key, group.iter().rfind(|(_, count)| *count > 0).map(|(change, _)| *change), truncated, out);
             return ties;
         }
         let old = shows(events.last().map(|entry| entry.order), truncated).map(Row::from);
@@ -238,35 +209,17 @@ impl Scd1State {
             }
             ties -= i64::from(winner_at(&events, sequence, bound).is_some());
         }
-        emit(
-            key,
-            old.as_deref(),
-            shows(events.last().map(|entry| entry.order), truncated),
-            out,
-        );
+        emit(key, old.as_deref(), shows(events.last().map(|entry| entry.order), truncated), out);
         ties
     }
 
     /// As [`Scd1State::change`], keeping the newest change only.
-    fn advance(
-        &mut self,
-        key: &Row,
-        group: &Group<'_, Change>,
-        run: &mut Run<ByPrecedence>,
-        out: &mut Out,
-    ) -> i64 {
-        let inserted = || {
-            group
-                .iter()
-                .filter(|(_, diff)| *diff > 0)
-                .map(|(change, _)| *change)
-        };
+    fn advance(&mut self, key: &Row, group: &Group<'_, Change>, run: &mut Run<ByPrecedence>, out: &mut Out) -> i64 {
+        let inserted = || group.iter().filter(|(_, diff)| *diff > 0).map(|(change, _)| *change);
         let Some(newest) = inserted().next_back() else {
             return 0;
         };
-        let tied = inserted()
-            .filter(|change| change.sequence == newest.sequence)
-            .count() as i64;
+        let tied = inserted().filter(|change| change.sequence == newest.sequence).count() as i64;
         encode(newest, &mut self.scratch.event);
         let truncated = self.truncates.greatest();
         let mut events = self.events.at(key);
@@ -296,12 +249,7 @@ impl Scd1State {
             let next = Row::from(self.scratch.event.as_slice());
             events.set(&current, b"", 0);
             events.add(&next, 1);
-            emit(
-                key,
-                shows(Some(&current), truncated),
-                shows(Some(&next), truncated),
-                out,
-            );
+            emit(key, shows(Some(&current), truncated), shows(Some(&next), truncated), out);
         }
         ties
     }
@@ -319,11 +267,7 @@ impl Scd1State {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("scd1", bytes)?;
         self.events.adopt(events.check::<ByPrecedence>()?, keep);
         self.truncates.adopt(truncates);
@@ -332,10 +276,7 @@ impl Scd1State {
 }
 
 fn show_new(key: &Row, newest: Option<&Change>, truncated: Option<&Row>, out: &mut Out) {
-    if let Some(Change {
-        sequence,
-        upsert: Some(upsert),
-    }) = newest
+    if let Some(Change { sequence, upsert: Some(upsert) }) = newest
         && truncated.is_none_or(|truncated| sequence > truncated)
     {
         out.push(((key.clone(), upsert.value.clone()), 1));

@@ -106,12 +106,7 @@ pub struct Scd2State {
 
 impl Default for Scd2State {
     fn default() -> Self {
-        Scd2State {
-            events: KeyedState::new(),
-            heads: KeyedState::new(),
-            small: SMALL,
-            scratch: Scratch::default(),
-        }
+        Scd2State { events: KeyedState::new(), heads: KeyedState::new(), small: SMALL, scratch: Scratch::default() }
     }
 }
 
@@ -140,11 +135,7 @@ impl Scd2State {
 
     /// Applies the changes of one epoch, appends what it does to the versions to `out`, and
     /// returns by how much the number of losing changes moved.
-    pub fn apply(
-        &mut self,
-        changes: &[((Row, Change), Diff)],
-        out: &mut Vec<((Row, Version), Diff)>,
-    ) -> i64 {
+    pub fn apply(&mut self, changes: &[((Row, Change), Diff)], out: &mut Vec<((Row, Version), Diff)>) -> i64 {
         let mut ties = 0;
         let mut runs = (Run::default(), Run::default());
         Batch::new(changes).for_each(precedence, |key, group| {
@@ -158,8 +149,7 @@ impl Scd2State {
             let (indexed, size) = (heads::indexed(&heads), events.size_hint());
             ties += if indexed && group.len() * WHOLE < size {
                 let start = out.len();
-                let ties =
-                    near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
+                let ties = near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
                 consolidate_from(out, start);
                 ties
             } else {
@@ -186,16 +176,9 @@ impl Scd2State {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let (events, heads): (Parts, Parts) = snapshot::open("scd2", bytes)?;
-        let (events, heads) = (
-            events.check::<ByPrecedence>()?,
-            heads.check::<crate::Bytewise>()?,
-        );
+        let (events, heads) = (events.check::<ByPrecedence>()?, heads.check::<crate::Bytewise>()?);
         self.events.adopt(events, &keep);
         self.heads.adopt(heads, &keep);
         Ok(())

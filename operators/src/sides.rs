@@ -15,10 +15,7 @@ pub(crate) struct Sides {
 impl Sides {
     #[cfg(test)]
     pub(crate) fn with_overlay(limit: usize) -> Self {
-        Sides {
-            rows: KeyedState::with_overlay(limit),
-            reference: KeyedState::with_overlay(limit),
-        }
+        Sides { rows: KeyedState::with_overlay(limit), reference: KeyedState::with_overlay(limit) }
     }
 
     pub(crate) fn bytes(&self) -> usize {

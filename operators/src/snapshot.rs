@@ -61,32 +61,18 @@ pub(crate) fn seal<S: Serialize>(kind: &'static str, state: &S) -> Result<Vec<u8
 }
 
 /// Decodes what [`seal`] wrote for `kind`.
-pub(crate) fn open<S: DeserializeOwned>(
-    kind: &'static str,
-    bytes: &[u8],
-) -> Result<S, SnapshotError> {
-    let rest = bytes
-        .strip_prefix(MAGIC)
-        .ok_or(SnapshotError::NotASnapshot)?;
-    let (version, rest) = rest
-        .split_first_chunk::<4>()
-        .ok_or(SnapshotError::NotASnapshot)?;
+pub(crate) fn open<S: DeserializeOwned>(kind: &'static str, bytes: &[u8]) -> Result<S, SnapshotError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::NotASnapshot)?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
     let found = u32::from_le_bytes(*version);
     if found != VERSION {
-        return Err(SnapshotError::Version {
-            found,
-            expected: VERSION,
-        });
+        return Err(SnapshotError::Version { found, expected: VERSION });
     }
-    let (written, rest) = rest
-        .split_first_chunk::<4>()
-        .ok_or(SnapshotError::NotASnapshot)?;
+    let (written, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
     if *written != tag(kind) {
         return Err(SnapshotError::Kind { expected: kind });
     }
-    let (sum, payload) = rest
-        .split_first_chunk::<8>()
-        .ok_or(SnapshotError::NotASnapshot)?;
+    let (sum, payload) = rest.split_first_chunk::<8>().ok_or(SnapshotError::NotASnapshot)?;
     if u64::from_le_bytes(*sum) != xxh3_64(payload) {
         return Err(SnapshotError::Damaged);
     }
@@ -102,15 +88,9 @@ mod tests {
     fn tells_what_is_wrong() {
         let good = seal("scd2", &vec![1u64, 2, 3]).unwrap();
         assert_eq!(open::<Vec<u64>>("scd2", &good).unwrap(), [1, 2, 3]);
-        assert!(matches!(
-            open::<Vec<u64>>("scd1", &good),
-            Err(SnapshotError::Kind { expected: "scd1" })
-        ));
+        assert!(matches!(open::<Vec<u64>>("scd1", &good), Err(SnapshotError::Kind { expected: "scd1" })));
         for cut in 0..good.len() {
-            assert!(
-                open::<Vec<u64>>("scd2", &good[..cut]).is_err(),
-                "cut at {cut}"
-            );
+            assert!(open::<Vec<u64>>("scd2", &good[..cut]).is_err(), "cut at {cut}");
         }
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -119,12 +99,6 @@ mod tests {
         }
         let mut old = good;
         old[8] = 99;
-        assert!(matches!(
-            open::<Vec<u64>>("scd2", &old),
-            Err(SnapshotError::Version {
-                found: 99,
-                expected: 1
-            })
-        ));
+        assert!(matches!(open::<Vec<u64>>("scd2", &old), Err(SnapshotError::Version { found: 99, expected: 1 })));
     }
 }

@@ -111,10 +111,7 @@ impl<O: Order> KeyedState<O> {
     /// State with another size of the overlay, so that little data makes many segments.
     #[cfg(test)]
     pub(crate) fn with_overlay(limit: usize) -> Self {
-        KeyedState {
-            limit,
-            ..Self::default()
-        }
+        KeyedState { limit, ..Self::default() }
     }
 
     /// Number of entries with a count other than zero.
@@ -166,11 +163,7 @@ impl<O: Order> KeyedState<O> {
     #[must_use]
     pub fn knows(&self, key: &Row) -> bool {
         let key = HashedKey::new(key);
-        self.overlay.contains(&key)
-            || self
-                .segments
-                .iter()
-                .any(|segment| segment.find(key.hash, &key.key).is_some())
+        self.overlay.contains(&key) || self.segments.iter().any(|segment| segment.find(key.hash, &key.key).is_some())
     }
 
     /// All keys with entries, each once, in an order that depends on the keys alone.
@@ -182,10 +175,7 @@ impl<O: Order> KeyedState<O> {
                 .filter(|k| segment.span(*k).any(|i| segment.count(i) != 0))
                 .map(|k| Row::from(segment.key(k)))
         });
-        let mut keys: Vec<(u64, Row)> = overlay
-            .chain(stored)
-            .map(|key| (stable_hash(&key), key))
-            .collect();
+        let mut keys: Vec<(u64, Row)> = overlay.chain(stored).map(|key| (stable_hash(&key), key)).collect();
         keys.sort_unstable();
         keys.dedup();
         keys.into_iter().map(|(_, key)| key).collect()
@@ -245,10 +235,7 @@ impl<O: Order> KeyedState<O> {
     /// are not several times smaller than the one before them.
     fn plan(&mut self) -> Option<Range<usize>> {
         if self.size.decayed {
-            let decayed = self
-                .segments
-                .iter()
-                .position(|segment| segment.dead() * 2 > segment.len());
+            let decayed = self.segments.iter().position(|segment| segment.dead() * 2 > segment.len());
             if let Some(i) = decayed {
                 return Some(i..i + 1);
             }
@@ -278,11 +265,7 @@ impl<O: Order> KeyedState<O> {
     ///
     /// # Errors
     /// If the bytes are not an intact snapshot of this version. The state is then unchanged.
-    pub fn restore(
-        &mut self,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SnapshotError> {
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
         let parts: Parts = snapshot::open("keyed", bytes)?;
         self.adopt(parts.check::<O>()?, keep);
         Ok(())
@@ -290,10 +273,7 @@ impl<O: Order> KeyedState<O> {
 
     /// What a snapshot holds, to be encoded as part of something larger.
     pub(crate) fn parts(&self) -> PartsRef<'_> {
-        PartsRef {
-            overlay: self.overlay.flat(),
-            segments: &self.segments,
-        }
+        PartsRef { overlay: self.overlay.flat(), segments: &self.segments }
     }
 
     pub(crate) fn adopt(&mut self, parts: CheckedParts, keep: impl Fn(&[u8]) -> bool) {
@@ -353,10 +333,7 @@ pub struct Run<O: Order = Bytewise> {
 
 impl<O: Order> Default for Run<O> {
     fn default() -> Self {
-        Run {
-            segment: Segment::default(),
-            order: PhantomData,
-        }
+        Run { segment: Segment::default(), order: PhantomData }
     }
 }
 

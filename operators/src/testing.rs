@@ -121,10 +121,7 @@ where
         (_, 0) => CommunicationConfig::ProcessBinary(workers),
         _ => CommunicationConfig::Process(workers),
     };
-    let config = timely::Config {
-        communication,
-        worker: timely::WorkerConfig::default(),
-    };
+    let config = timely::Config { communication, worker: timely::WorkerConfig::default() };
     let guards = timely::execute(config, move |worker| {
         let (index, peers) = (worker.index(), worker.peers());
         let mut left: InputSession<Epoch, D1, Diff> = InputSession::new();
@@ -134,9 +131,7 @@ where
         worker.dataflow::<Epoch, _, _>(|scope| {
             let (left, right) = (left.to_collection(scope), right.to_collection(scope));
             build(left, right)
-                .inspect(move |(item, epoch, diff)| {
-                    sink.lock().unwrap()[*epoch as usize].push((item.clone(), *diff))
-                })
+                .inspect(move |(item, epoch, diff)| sink.lock().unwrap()[*epoch as usize].push((item.clone(), *diff)))
                 .inner
                 .probe_with(&probe);
         });
@@ -192,12 +187,7 @@ where
     E: ExchangeData,
 {
     let nothing = vec![Vec::new(); feed.len()];
-    run2(
-        workers,
-        in_flight,
-        (feed, nothing),
-        move |rows, _: Rows<'_, ()>| build(rows),
-    )
+    run2(workers, in_flight, (feed, nothing), move |rows, _: Rows<'_, ()>| build(rows))
 }
 
 /// Checks that `output`, added up, is what `oracle` makes of the input after each epoch.
@@ -229,10 +219,7 @@ pub(crate) fn winners(changes: &BTreeMap<(Row, Change), Diff>) -> BTreeMap<Row, 
         });
         let mut winners: Vec<Change> = Vec::new();
         for change in changes.drain(..) {
-            if winners
-                .last()
-                .is_some_and(|last| last.sequence == change.sequence)
-            {
+            if winners.last().is_some_and(|last| last.sequence == change.sequence) {
                 winners.pop();
             }
             winners.push(change);
@@ -251,12 +238,7 @@ pub(crate) fn losers(changes: &BTreeMap<(Row, Change), Diff>) -> i64 {
 
 /// A change of one of few keys at one of few sequences with one of few values, so that runs, ties
 /// and repetitions are common.
-pub(crate) fn draw_change(
-    random: &mut Random,
-    keys: u64,
-    sequences: u64,
-    values: u64,
-) -> (Row, Change) {
+pub(crate) fn draw_change(random: &mut Random, keys: u64, sequences: u64, values: u64) -> (Row, Change) {
     let row = |text: String| Row::from(text.as_bytes());
     let key = row(format!("k{}", random.below(keys)));
     let sequence = Row::from(random.below(sequences).to_be_bytes().as_slice());
@@ -265,20 +247,6 @@ pub(crate) fn draw_change(
     }
     let tracked = format!("t{}", random.below(values));
     let value = row(format!("{tracked}-{}", random.below(2)));
-    let rank = if random.below(2) == 0 {
-        value.clone()
-    } else {
-        Row::default()
-    };
-    (
-        key,
-        Change {
-            sequence,
-            upsert: Some(Upsert {
-                rank,
-                tracked: row(tracked),
-                value,
-            }),
-        },
-    )
+    let rank = if random.below(2) == 0 { value.clone() } else { Row::default() };
+    (key, Change { sequence, upsert: Some(Upsert { rank, tracked: row(tracked), value }) })
 }

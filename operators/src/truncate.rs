@@ -20,9 +20,7 @@ impl Truncates {
             before.entry(sequence).or_insert(*count > 0);
             *count += *diff as i64;
         }
-        let moved = before
-            .into_iter()
-            .filter(|(sequence, was)| self.at(sequence) != *was);
+        let moved = before.into_iter().filter(|(sequence, was)| self.at(sequence) != *was);
         let moved = moved.map(|(sequence, _)| sequence.clone()).collect();
         self.0.retain(|_, count| *count != 0);
         moved
@@ -35,26 +33,16 @@ impl Truncates {
 
     /// Whether there is a truncate in `[from, to)`.
     pub(crate) fn between(&self, from: &[u8], to: &[u8]) -> bool {
-        from < to
-            && self
-                .0
-                .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
-                .any(|(_, count)| *count > 0)
+        from < to && self.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))).any(|(_, count)| *count > 0)
     }
 
     /// The greatest sequence of a truncate.
     pub(crate) fn greatest(&self) -> Option<&Row> {
-        self.0
-            .iter()
-            .rfind(|(_, count)| **count > 0)
-            .map(|(sequence, _)| sequence)
+        self.0.iter().rfind(|(_, count)| **count > 0).map(|(sequence, _)| sequence)
     }
 
     pub(crate) fn parts(&self) -> Vec<(&Row, i64)> {
-        self.0
-            .iter()
-            .map(|(sequence, count)| (sequence, *count))
-            .collect()
+        self.0.iter().map(|(sequence, count)| (sequence, *count)).collect()
     }
 
     /// Adds what another worker's snapshot holds. Every worker knows all truncates, so shards
@@ -75,8 +63,5 @@ pub(crate) fn for_all_workers<'s>(truncates: Rows<'s, Row>) -> Rows<'s, ForWorke
 
 /// The truncates of an epoch, without the address.
 pub(crate) fn received(truncates: Vec<(ForWorker, Diff)>) -> Vec<(Row, Diff)> {
-    truncates
-        .into_iter()
-        .map(|((_, sequence), diff)| (sequence, diff))
-        .collect()
+    truncates.into_iter().map(|((_, sequence), diff)| (sequence, diff)).collect()
 }

@@ -85,8 +85,11 @@ pub(crate) fn main() -> ExitCode {
 /// An error with the remarks on the same place, such as a name that is nearly that of a dataset.
 fn with_remarks(error: Error, lints: &[Lint]) -> Error {
     let place = error.place().span.clone();
-    let same = lints.iter().filter(|lint| place.as_ref().is_some_and(|at| (&at.file, at.line) == (&lint.span.file, lint.span.line)));
-    let remarks: Vec<String> = same.map(|lint| format!("remark: [{}] {}; {}", lint.code, lint.message, lint.help)).collect();
+    let same = lints
+        .iter()
+        .filter(|lint| place.as_ref().is_some_and(|at| (&at.file, at.line) == (&lint.span.file, lint.span.line)));
+    let remarks: Vec<String> =
+        same.map(|lint| format!("remark: [{}] {}; {}", lint.code, lint.message, lint.help)).collect();
     error.details(remarks)
 }
 

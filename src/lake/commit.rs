@@ -65,7 +65,8 @@ impl Table {
     ///
     /// # Errors
     /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; internal if a row to delete is not
-    /// there; external errors of the storage. After an error the table is as it was before, here and on disk.
+    /// there; external errors of the storage. After an error the commit can be tried again: if it did reach the log after
+    /// all, that is noticed and nothing is committed twice.
     pub async fn commit(&mut self, commit: Commit) -> Result<Option<Committed>> {
         let epoch = commit.epoch;
         let name = self.name.clone();
@@ -104,12 +105,20 @@ impl Table {
                 self.build_index().await?;
             }
         }
-        Err(Error::external("TABLE_CHANGED_OUTSIDE", format!("the table {} is rewritten again and again", self.location())))
+        Err(Error::external(
+            "TABLE_CHANGED_OUTSIDE",
+            format!("the table {} is rewritten again and again", self.location()),
+        ))
     }
 
     /// One attempt on the version that is known; `None` if another entry came first: one that changed no rows, or the
     /// epoch itself.
-    async fn try_commit(&mut self, epoch: u64, difference: &Arc<Difference>, metrics: &BTreeMap<String, u64>) -> Result<Option<Committed>> {
+    async fn try_commit(
+        &mut self,
+        epoch: u64,
+        difference: &Arc<Difference>,
+        metrics: &BTreeMap<String, u64>,
+    ) -> Result<Option<Committed>> {
         let now = now_millis();
         let gone = self.locate(&difference.deletes)?;
         let (stored, work) = (Arc::clone(&self.stored), Arc::clone(difference));
@@ -132,7 +141,8 @@ impl Table {
         let mut touched: Vec<(u32, Option<DataFile>)> = Vec::new();
         let mut actions: Vec<Value> = Vec::new();
         for (id, rows) in by_file(&gone) {
-            let file = self.files.get(&id).ok_or_else(|| Error::internal("a row in a file that is not in the table"))?;
+            let file =
+                self.files.get(&id).ok_or_else(|| Error::internal("a row in a file that is not in the table"))?;
             actions.push(file.remove(true, now));
             let mut dead = (*file.dead).clone();
             dead |= rows;
@@ -176,8 +186,7 @@ impl Table {
         let version = self.version + 1;
         let bytes = entry.bytes();
         let total = (written + bytes.len()) as u64;
-        self.lake.write_files(writes).await?;
-        if entry.create(&self.lake, &self.location, version, bytes).await? != Outcome::Committed {
+        if entry.create(&self.lake, &self.location, version, bytes, writes).await? != Outcome::Committed {
             return Ok(None);
         }
 
@@ -272,10 +281,16 @@ impl Difference {
             if batch.num_columns() == schema.fields().len() {
                 conform(batch, &stored)
             } else {
-                Err(Error::internal(format!("rows of {} columns for a table of {}", batch.num_columns(), schema.fields().len())))
+                Err(Error::internal(format!(
+                    "rows of {} columns for a table of {}",
+                    batch.num_columns(),
+                    schema.fields().len()
+                )))
             }
         };
-        let rows = |batches: &[RecordBatch]| batches.iter().filter(|x| x.num_rows() > 0).map(exact).collect::<Result<Vec<_>>>();
+        let rows = |batches: &[RecordBatch]| {
+            batches.iter().filter(|x| x.num_rows() > 0).map(exact).collect::<Result<Vec<_>>>()
+        };
         let (mut inserts, deletes) = (rows(inserts)?, rows(deletes)?);
         if !hashed {
             return Ok(Difference { inserts, hashes: None, deletes: ByHash::default() });

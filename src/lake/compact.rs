@@ -90,7 +90,9 @@ impl Table {
                     packer.push(&batch)?;
                     if let Some((hasher, keys)) = &hasher {
                         let hashes = hasher.hash(&conform(&batch, keys)?)?;
-                        moved.extend(hashes.into_iter().zip(rows).map(|(hash, row)| (hash, Position { file: *id, row })));
+                        moved.extend(
+                            hashes.into_iter().zip(rows).map(|(hash, row)| (hash, Position { file: *id, row })),
+                        );
                     }
                 }
             }
@@ -110,9 +112,8 @@ impl Table {
             writes.push((format!("{}/{}", self.location, part.file.path), part.bytes));
             added.push(part.file);
         }
-        self.lake.write_files(writes).await?;
         let version = self.version + 1;
-        match entry.create(&self.lake, &self.location, version, entry.bytes()).await? {
+        match entry.create(&self.lake, &self.location, version, entry.bytes(), writes).await? {
             Outcome::Committed => {}
             // Someone else rewrote files; what is left to do shows next time.
             Outcome::Rewritten | Outcome::Repeated => {
@@ -121,13 +122,14 @@ impl Table {
             }
         }
         let done = Maintained { rewritten: files.len(), written: added.len(), checkpoint: false };
-        if let Some(index) = &mut self.index {
-            for ((hash, old), new) in moved.into_iter().zip(positions(self.next_file)) {
-                if !index.remove(hash, old) {
-                    return Err(Error::internal("a live row is not in the index"));
-                }
+        if let Some(mut index) = self.index.take() {
+            let all = moved.into_iter().zip(positions(self.next_file)).all(|((hash, old), new)| {
+                let known = index.remove(hash, old);
                 index.insert(hash, new);
-            }
+                known
+            });
+            // Otherwise it is built anew when it is needed.
+            self.index = all.then_some(index);
         }
         for (id, _) in files {
             self.files.remove(&id);
@@ -141,7 +143,9 @@ impl Table {
     }
 
     async fn write_checkpoint(&self) -> Result<()> {
-        let failed = |e: deltalake::DeltaTableError| Error::external("STORAGE_FAILED", "cannot write a log checkpoint").caused_by(e);
+        let failed = |e: deltalake::DeltaTableError| {
+            Error::external("STORAGE_FAILED", "cannot write a log checkpoint").caused_by(e)
+        };
         let delta = self
             .lake
             .load_delta(&self.location, Some(self.version))
@@ -150,7 +154,8 @@ impl Table {
         create_checkpoint(&delta, None).await.map_err(failed)?;
         let prefix = format!("{:020}.checkpoint", self.version);
         let log = format!("{}/_delta_log", self.location);
-        let written = self.lake.list(&log).await?.into_iter().filter(|x| x.starts_with(&prefix) || x == "_last_checkpoint");
+        let written =
+            self.lake.list(&log).await?.into_iter().filter(|x| x.starts_with(&prefix) || x == "_last_checkpoint");
         self.lake.sync(written.map(|x| format!("{log}/{x}")).collect()).await
     }
 }
@@ -198,7 +203,8 @@ mod tests {
     use crate::lake::vector::Descriptor;
 
     fn file(size: u64, rows: u64, dead: u32) -> DataFile {
-        let vector = (dead > 0).then(|| Descriptor { file: Uuid::nil(), offset: 1, size: 100, cardinality: dead.into() });
+        let vector =
+            (dead > 0).then(|| Descriptor { file: Uuid::nil(), offset: 1, size: 100, cardinality: dead.into() });
         let dead = Arc::new((0..dead).collect::<RoaringBitmap>());
         DataFile { path: String::new(), size, rows, modified: 0, stats: String::new(), vector, dead }
     }

@@ -1,5 +1,7 @@
 //! Data files: Parquet with the table's columns, rows that are gone noted beside.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch};
@@ -87,16 +89,23 @@ impl DataFile {
     pub(crate) fn with_dead(&self, dead: RoaringBitmap, vector: Descriptor) -> DataFile {
         DataFile { stats: wide(&self.stats), vector: Some(vector), dead: Arc::new(dead), ..self.clone() }
     }
+}
 
-    /// Reads the vector that the log names.
-    pub(crate) async fn load_vector(&mut self, lake: &Lake, location: &str) -> Result<()> {
-        let Some(vector) = &self.vector else { return Ok(()) };
+/// Reads the vectors that the log names; one file holds the vectors of many.
+pub(crate) async fn load_vectors(lake: &Lake, location: &str, files: &mut [DataFile]) -> Result<()> {
+    let mut read: HashMap<Uuid, Vec<u8>> = HashMap::new();
+    for file in files {
+        let Some(vector) = &file.vector else { continue };
         let path = format!("{location}/{}", vector.file_name());
-        let damaged = |why: &str| Error::external("TABLE_NOT_READABLE", format!("cannot use {}: {why}", lake.display(&path)));
-        let bytes = lake.get(&path).await?.ok_or_else(|| damaged("the file is missing"))?;
-        self.dead = Arc::new(vector::read(&bytes, vector).map_err(|e| damaged(&e))?);
-        Ok(())
+        let damaged =
+            |why: &str| Error::external("TABLE_NOT_READABLE", format!("cannot use {}: {why}", lake.display(&path)));
+        let bytes = match read.entry(vector.file) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => free.insert(lake.get(&path).await?.ok_or_else(|| damaged("the file is missing"))?),
+        };
+        file.dead = Arc::new(vector::read(bytes, vector).map_err(|e| damaged(&e))?);
     }
+    Ok(())
 }
 
 /// With rows gone, the bounds still hold but may not be reached.
@@ -217,13 +226,20 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Opens a file of the table at `location`; rows come out in `schema`, columns by name, absent ones null. Blocks.
-    pub(crate) fn open(lake: &Lake, location: &str, file: &DataFile, schema: &SchemaRef, runtime: &tokio::runtime::Handle) -> Result<Self> {
+    pub(crate) fn open(
+        lake: &Lake,
+        location: &str,
+        file: &DataFile,
+        schema: &SchemaRef,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<Self> {
         let location = format!("{location}/{}", file.path);
         let path = lake.display(&location);
-        let inner = match lake.input(&location, runtime)? {
-            Input::File(input) => build(input, schema),
-            Input::Bytes(input) => build(bytes::Bytes::from(input), schema),
-        }
+        let input = lake.input(&location, runtime)?;
+        let inner = undamaged(|| match input {
+            Input::File(input) => Ok(build(input, schema)?),
+            Input::Bytes(input) => Ok(build(bytes::Bytes::from(input), schema)?),
+        })
         .map_err(|e| unreadable(&path, e))?;
         Ok(Reader { inner, schema: Arc::clone(schema), dead: Arc::clone(&file.dead), next_row: 0, path })
     }
@@ -231,8 +247,8 @@ impl Reader {
     /// The next live rows and, for each, its row number in the file.
     pub(crate) fn next_rows(&mut self) -> Option<Result<(RecordBatch, Vec<u32>)>> {
         loop {
-            let batch = match self.inner.next()? {
-                Ok(batch) => batch,
+            let batch = match undamaged(|| Ok(self.inner.next().transpose()?)) {
+                Ok(batch) => batch?,
                 Err(e) => return Some(Err(unreadable(&self.path, e))),
             };
             let Ok(count) = u32::try_from(batch.num_rows()) else {
@@ -264,11 +280,26 @@ fn build<T: parquet::file::reader::ChunkReader + 'static>(
     input: T,
     schema: &Schema,
 ) -> parquet::errors::Result<ParquetRecordBatchReader> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(input, ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(
+        input,
+        ArrowReaderOptions::new().with_skip_arrow_metadata(true),
+    )?;
     let found = builder.schema().fields();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|x| position(found, x.name())).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
     builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()
+}
+
+/// What a third party found wrong.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs a part of reading Parquet. The library panics on some damaged files; that is the file's fault, and the reader
+/// is not used again.
+pub(crate) fn undamaged<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(format!("the file is damaged ({})", text.unwrap_or("unknown")).into())
+    })
 }
 
 fn unreadable(path: &str, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {

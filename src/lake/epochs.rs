@@ -129,7 +129,9 @@ impl History {
         self.finished_once.extend(begin.once);
         for (source, position) in begin.sources {
             match position {
-                Position::Files(files) => self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path)),
+                Position::Files(files) => {
+                    self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
+                }
                 Position::Delta { to, .. } => {
                     self.delta.insert(source, to);
                 }
@@ -209,7 +211,11 @@ impl EpochLog {
                     history.begin(begin);
                 }
                 kind => {
-                    let begin = history.open.take().filter(|x| x.epoch == *epoch).ok_or_else(|| wrong("its epoch has no beginning"))?;
+                    let begin = history
+                        .open
+                        .take()
+                        .filter(|x| x.epoch == *epoch)
+                        .ok_or_else(|| wrong("its epoch has no beginning"))?;
                     if kind == ABORT {
                         let _: Abort = read(lake, &folder, name).await?;
                     } else {
@@ -222,7 +228,8 @@ impl EpochLog {
                 }
             }
         }
-        let log = EpochLog { lake: lake.clone(), folder, records: names.into_values().collect(), history: history.clone() };
+        let log =
+            EpochLog { lake: lake.clone(), folder, records: names.into_values().collect(), history: history.clone() };
         Ok((log, history))
     }
 
@@ -275,9 +282,12 @@ impl EpochLog {
         let name = format!("{epoch:020}.{}.json", KINDS.get(usize::from(kind)).copied().unwrap_or_default());
         let path = format!("{}/{name}", self.folder);
         if !self.lake.put_new(&path, encode(kind, body)?).await? {
-            return Err(Error::external("EPOCH_TAKEN", format!("{} was written by another run", self.lake.display(&path)))
-                .help("run one pipeline at a time on a storage")
-                .epoch(epoch));
+            return Err(Error::external(
+                "EPOCH_TAKEN",
+                format!("{} was written by another run", self.lake.display(&path)),
+            )
+            .help("run one pipeline at a time on a storage")
+            .epoch(epoch));
         }
         self.records.push(name);
         Ok(())
@@ -285,7 +295,9 @@ impl EpochLog {
 
     async fn compact(&mut self) -> Result<()> {
         // An open epoch keeps its own record, so a base ends before it.
-        let Some(epoch) = self.history.next.checked_sub(1).filter(|_| self.history.open.is_none()) else { return Ok(()) };
+        let Some(epoch) = self.history.next.checked_sub(1).filter(|_| self.history.open.is_none()) else {
+            return Ok(());
+        };
         if self.records.len() <= RECORDS {
             return Ok(());
         }
@@ -316,7 +328,9 @@ fn key_of(name: &str) -> Option<(u64, u8)> {
     let mut parts = name.split('.');
     let (epoch, kind, end) = (parts.next()?, parts.next()?, parts.next()?);
     let kind = (0..).zip(KINDS).find(|(_, x)| *x == kind)?.0;
-    (epoch.len() == 20 && end == "json" && parts.next().is_none()).then(|| epoch.parse().ok().map(|epoch| (epoch, kind))).flatten()
+    (epoch.len() == 20 && end == "json" && parts.next().is_none())
+        .then(|| epoch.parse().ok().map(|epoch| (epoch, kind)))
+        .flatten()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -332,7 +346,8 @@ fn encode<T: Serialize>(kind: u8, body: &T) -> Result<Vec<u8>> {
     let failed = |e| Error::internal("an epoch record cannot be written").caused_by(e);
     let body = serde_json::value::to_raw_value(body).map_err(failed)?;
     let kind = KINDS.get(usize::from(kind)).copied().unwrap_or_default();
-    let record = Record { format: FORMAT, kind: kind.into(), crc32: crc32fast::hash(body.get().as_bytes()), body: &body };
+    let record =
+        Record { format: FORMAT, kind: kind.into(), crc32: crc32fast::hash(body.get().as_bytes()), body: &body };
     serde_json::to_vec(&record).map_err(failed)
 }
 
@@ -371,8 +386,11 @@ mod tests {
         Begin {
             epoch,
             wall_micros: 1000 + epoch as i64,
-            sources: [("raw".to_owned(), Position::Files(files)), ("t".to_owned(), Position::Delta { from: None, to: epoch as i64 })]
-                .into(),
+            sources: [
+                ("raw".to_owned(), Position::Files(files)),
+                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64 }),
+            ]
+            .into(),
             fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
             once: if epoch == 1 { vec!["o".into()] } else { vec![] },
         }

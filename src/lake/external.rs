@@ -101,8 +101,11 @@ impl ExternalTable {
     pub async fn changes(&self, version: i64) -> Result<Changes> {
         let path = entry_path(&self.location, version);
         let bytes = self.lake.get(&path).await?.ok_or_else(|| {
-            Error::external("SOURCE_VERSION_GONE", format!("the log of {} no longer has version {version}", self.location()))
-                .help("read the table anew with --full-refresh, and keep its log longer than the pipeline rests")
+            Error::external(
+                "SOURCE_VERSION_GONE",
+                format!("the log of {} no longer has version {version}", self.location()),
+            )
+            .help("read the table anew with --full-refresh, and keep its log longer than the pipeline rests")
         })?;
         let mut changes = Changes::default();
         for action in serde_json::Deserializer::from_slice(&bytes).into_iter::<Action>() {

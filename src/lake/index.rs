@@ -31,7 +31,8 @@ impl RowHasher {
     /// For rows of this schema.
     pub(crate) fn new(schema: &Schema) -> Result<Self> {
         let fields = schema.fields().iter().map(|x| SortField::new(x.data_type().clone())).collect();
-        let converter = RowConverter::new(fields).map_err(|e| Error::internal("rows of this type cannot be compared").caused_by(e))?;
+        let converter = RowConverter::new(fields)
+            .map_err(|e| Error::internal("rows of this type cannot be compared").caused_by(e))?;
         Ok(RowHasher { converter })
     }
 
@@ -89,7 +90,10 @@ pub(crate) struct RowIndex {
 impl RowIndex {
     /// Empty, with room.
     pub(crate) fn with_capacity(rows: usize) -> Self {
-        RowIndex { lowest: ByHash::with_capacity_and_hasher(rows, BuildHasherDefault::default()), others: ByHash::default() }
+        RowIndex {
+            lowest: ByHash::with_capacity_and_hasher(rows, BuildHasherDefault::default()),
+            others: ByHash::default(),
+        }
     }
 
     /// Adds a live row.

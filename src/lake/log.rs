@@ -64,14 +64,22 @@ impl Entry {
         out
     }
 
-    /// Creates the entry as `version` of the table at `location`, where `bytes` are its bytes.
+    /// Creates the entry as `version` of the table at `location`, where `bytes` are its bytes, once the files that it
+    /// refers to are durable.
     ///
     /// Never tries another version: whether the entry still means the same there is for the caller to know.
-    pub(crate) async fn create(&self, lake: &Lake, location: &str, version: i64, bytes: Vec<u8>) -> Result<Outcome> {
+    pub(crate) async fn create(
+        &self,
+        lake: &Lake,
+        location: &str,
+        version: i64,
+        bytes: Vec<u8>,
+        mut files: Vec<(String, Vec<u8>)>,
+    ) -> Result<Outcome> {
         let path = entry_path(location, version);
         // A store may report a conflict although nothing landed, so a winner that cannot be found is looked for again.
         for _ in 0..5 {
-            if lake.put_new(&path, bytes.clone()).await? {
+            if lake.publish(std::mem::take(&mut files), &path, bytes.clone()).await? {
                 return Ok(Outcome::Committed);
             }
             if let Some(winner) = lake.get(&path).await? {
@@ -97,7 +105,8 @@ impl Entry {
         }
         let repeated = |(app_id, epoch): &(String, i64)| {
             actions.iter().filter_map(|x| x.get("txn")).any(|x| {
-                x.get("appId").and_then(Value::as_str) == Some(app_id) && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
+                x.get("appId").and_then(Value::as_str) == Some(app_id)
+                    && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
             })
         };
         if self.transaction.as_ref().is_some_and(repeated) {
@@ -105,7 +114,9 @@ impl Entry {
         }
         let harmless = actions.iter().all(|action| {
             let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
-            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none()) && moves("add") && moves("remove")
+            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none())
+                && moves("add")
+                && moves("remove")
         });
         if harmless {
             return Ok(Outcome::Rewritten);

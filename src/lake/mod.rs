@@ -24,6 +24,7 @@ mod vector;
 
 pub use commit::{Commit, Committed};
 pub use compact::Maintained;
+pub(crate) use data::{Failure, undamaged};
 pub use epochs::{Abort, Begin, Complete, EpochLog, FileId, History, Position};
 pub use scan::{RowStream, Scan};
 pub use storage::Lake;

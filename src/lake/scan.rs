@@ -32,7 +32,12 @@ impl Table {
     /// # Errors
     /// Items are external errors naming the file that cannot be read.
     pub fn scan(&self) -> RowStream {
-        stream_files(self.lake.clone(), self.location.clone(), self.files.values().cloned().collect(), Arc::clone(&self.schema))
+        stream_files(
+            self.lake.clone(),
+            self.location.clone(),
+            self.files.values().cloned().collect(),
+            Arc::clone(&self.schema),
+        )
     }
 
     /// The rows as they were at a version.

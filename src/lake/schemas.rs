@@ -10,7 +10,11 @@ use crate::error::{Error, Result};
 fn location(lake: &Lake, source: &str) -> String {
     // The name tells people what it is, the hash tells sources apart.
     let readable: String = source.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
-    format!("{}/{readable}-{:016x}.json", lake.private_location("schemas"), xxhash_rust::xxh3::xxh3_64(source.as_bytes()))
+    format!(
+        "{}/{readable}-{:016x}.json",
+        lake.private_location("schemas"),
+        xxhash_rust::xxh3::xxh3_64(source.as_bytes())
+    )
 }
 
 /// The schema of a source that was saved before.
@@ -31,11 +35,14 @@ pub async fn load(lake: &Lake, source: &str) -> Result<Option<SchemaRef>> {
 /// As [`load`]; `UNSUPPORTED_DATA_TYPE` (user) for a type that no table can hold.
 pub async fn save(lake: &Lake, source: &str, schema: &Schema) -> Result<SchemaRef> {
     let stored = stored_schema(schema)?;
-    let text = serde_json::to_vec(&to_delta(&stored)?).map_err(|e| Error::internal("a schema has no JSON form").caused_by(e))?;
+    let text = serde_json::to_vec(&to_delta(&stored)?)
+        .map_err(|e| Error::internal("a schema has no JSON form").caused_by(e))?;
     if lake.put_new(&location(lake, source), text).await? {
         return Ok(stored);
     }
-    load(lake, source).await?.ok_or_else(|| Error::external("STORAGE_FAILED", format!("the schema of {source} vanished")))
+    load(lake, source)
+        .await?
+        .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the schema of {source} vanished")))
 }
 
 #[cfg(test)]

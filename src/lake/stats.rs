@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, ArrayRef, ArrowNumericType, AsArray, RecordBatch};
 use arrow::compute::{max, max_string, min, min_string};
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema, TimeUnit,
-    TimestampMicrosecondType,
+    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema,
+    TimeUnit, TimestampMicrosecondType,
 };
 use chrono::{DateTime, Datelike, Duration, NaiveDate};
 use serde::Serialize;
@@ -60,8 +60,9 @@ impl Stats {
     /// Of an empty file of this schema.
     pub(crate) fn new(schema: &Schema) -> Self {
         let plain = schema.fields().iter().take(COLUMNS).filter(|x| !x.data_type().is_nested());
-        let columns =
-            plain.map(|x| Column { name: x.name().clone(), data_type: x.data_type().clone(), nulls: 0, range: Range::Empty }).collect();
+        let columns = plain
+            .map(|x| Column { name: x.name().clone(), data_type: x.data_type().clone(), nulls: 0, range: Range::Empty })
+            .collect();
         Stats { rows: 0, columns }
     }
 
@@ -150,9 +151,15 @@ impl Range {
     fn bounds(&self, data_type: &DataType) -> (Option<Bound>, Option<Bound>) {
         match (self, data_type) {
             (Range::Integer(a, b), DataType::Date32) => (date(*a), date(*b)),
-            (Range::Integer(a, b), DataType::Timestamp(_, zone)) => (instant(*a, zone.is_some(), false), instant(*b, zone.is_some(), true)),
-            (Range::Integer(a, b), DataType::Decimal128(_, scale)) => (Some(decimal(*a, *scale)), Some(decimal(*b, *scale))),
-            (Range::Integer(a, b), _) => (Some(Bound { json: a.to_string(), tight: true }), Some(Bound { json: b.to_string(), tight: true })),
+            (Range::Integer(a, b), DataType::Timestamp(_, zone)) => {
+                (instant(*a, zone.is_some(), false), instant(*b, zone.is_some(), true))
+            }
+            (Range::Integer(a, b), DataType::Decimal128(_, scale)) => {
+                (Some(decimal(*a, *scale)), Some(decimal(*b, *scale)))
+            }
+            (Range::Integer(a, b), _) => {
+                (Some(Bound { json: a.to_string(), tight: true }), Some(Bound { json: b.to_string(), tight: true }))
+            }
             (Range::Float(a, b), _) => {
                 // The two zeros are equal for readers but not in order here.
                 let low = if *a == 0.0 { -0.0 } else { *a };
@@ -192,7 +199,10 @@ fn instant(micros: i128, utc: bool, upper: bool) -> Option<Bound> {
     let millis = micros.div_euclid(1000) + i64::from(upper && !tight);
     let moment = DateTime::from_timestamp_millis(millis)?.naive_utc();
     let zone = if utc { "Z" } else { "" };
-    (0..=9999).contains(&moment.year()).then(|| quoted(&format!("{}{zone}", moment.format("%Y-%m-%dT%H:%M:%S%.3f")), tight)).flatten()
+    (0..=9999)
+        .contains(&moment.year())
+        .then(|| quoted(&format!("{}{zone}", moment.format("%Y-%m-%dT%H:%M:%S%.3f")), tight))
+        .flatten()
 }
 
 fn decimal(value: i128, scale: i8) -> Bound {
@@ -229,17 +239,19 @@ mod tests {
     fn bounds_nulls_and_rows_of_the_usual_types() {
         let found = stats(vec![
             ("n", Arc::new(Int64Array::from(vec![Some(3), None, Some(-5)]))),
-            ("d", Arc::new(Decimal128Array::from(vec![Some(-5), Some(1234), None]).with_precision_and_scale(9, 2).unwrap())),
+            (
+                "d",
+                Arc::new(
+                    Decimal128Array::from(vec![Some(-5), Some(1234), None]).with_precision_and_scale(9, 2).unwrap(),
+                ),
+            ),
             ("t", Arc::new(TimestampMicrosecondArray::from(vec![1_000, 2_000, 3_000]).with_timezone("UTC"))),
             ("z", Arc::new(Float64Array::from(vec![0.0, 0.0, -1.5]))),
         ]);
         assert_eq!(found["numRecords"], 6);
         assert_eq!(found["tightBounds"], true);
         assert_eq!(found["nullCount"], json!({"n": 2, "d": 2, "t": 0, "z": 0}));
-        assert_eq!(
-            found["minValues"],
-            json!({"n": -5, "d": -0.05, "t": "1970-01-01T00:00:00.001Z", "z": -1.5})
-        );
+        assert_eq!(found["minValues"], json!({"n": -5, "d": -0.05, "t": "1970-01-01T00:00:00.001Z", "z": -1.5}));
         assert_eq!(found["maxValues"], json!({"n": 3, "d": 12.34, "t": "1970-01-01T00:00:00.003Z", "z": 0.0}));
     }
 

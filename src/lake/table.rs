@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::data::DataFile;
+use super::data::{DataFile, load_vectors};
 use super::index::RowIndex;
 use super::log::{Entry, Outcome, now_millis};
 use super::storage::Lake;
@@ -70,7 +70,11 @@ pub struct Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("location", &self.location()).field("version", &self.version).field("epoch", &self.epoch).finish()
+        f.debug_struct("Table")
+            .field("location", &self.location())
+            .field("version", &self.version)
+            .field("epoch", &self.epoch)
+            .finish()
     }
 }
 
@@ -90,10 +94,9 @@ impl Table {
         if lake.list(&format!("{}/_delta_log", spec.location)).await?.is_empty() {
             create(lake, &spec, &wanted, &properties).await?;
         }
-        let delta = lake
-            .load_delta(&spec.location, None)
-            .await?
-            .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", lake.display(&spec.location))))?;
+        let delta = lake.load_delta(&spec.location, None).await?.ok_or_else(|| {
+            Error::external("STORAGE_FAILED", format!("the table {} vanished", lake.display(&spec.location)))
+        })?;
         let mut table = Table::load(lake, &spec.location, &delta).await.map_err(|e| e.dataset(&spec.name))?;
         table.name.clone_from(&spec.name);
         table.schema = Arc::clone(&spec.schema);
@@ -145,11 +148,15 @@ impl Table {
     async fn load(lake: &Lake, location: &str, delta: &DeltaTable) -> Result<Table> {
         let state = delta.snapshot().map_err(|e| unreadable(lake, location, e))?;
         let app_id = state.metadata().configuration().get(APP_ID).cloned().ok_or_else(|| {
-            Error::user("TABLE_NOT_OURS", format!("the Delta table {} was not made by silverflow", lake.display(location)))
-                .help("give the dataset another name, or move the table away")
+            Error::user(
+                "TABLE_NOT_OURS",
+                format!("the Delta table {} was not made by silverflow", lake.display(location)),
+            )
+            .help("give the dataset another name, or move the table away")
         })?;
         let log_store = delta.log_store();
-        let epoch = state.transaction_version(log_store.as_ref(), &app_id).await.map_err(|e| unreadable(lake, location, e))?;
+        let epoch =
+            state.transaction_version(log_store.as_ref(), &app_id).await.map_err(|e| unreadable(lake, location, e))?;
         let stored = from_delta(&state.schema())?;
         let version = i64::try_from(state.version()).map_err(|e| unreadable(lake, location, e))?;
         let mut table = Table {
@@ -178,7 +185,8 @@ impl Table {
             .await?
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
         let fresh = Table::load(&self.lake, &self.location, &delta).await?;
-        *self = Table { name: self.name.clone(), schema: Arc::clone(&self.schema), checkpoint: self.checkpoint, ..fresh };
+        *self =
+            Table { name: self.name.clone(), schema: Arc::clone(&self.schema), checkpoint: self.checkpoint, ..fresh };
         Ok(())
     }
 
@@ -189,7 +197,13 @@ impl Table {
     }
 
     /// Brings columns, comment and properties to the specification, in one commit if anything differs.
-    async fn evolve(&mut self, spec: &TableSpec, wanted: &SchemaRef, properties: &BTreeMap<String, String>, delta: &DeltaTable) -> Result<()> {
+    async fn evolve(
+        &mut self,
+        spec: &TableSpec,
+        wanted: &SchemaRef,
+        properties: &BTreeMap<String, String>,
+        delta: &DeltaTable,
+    ) -> Result<()> {
         let merged = merge_fields(self.stored.fields(), wanted.fields()).map_err(|(column, old, new)| {
             Error::user(
                 "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
@@ -206,7 +220,8 @@ impl Table {
         if same_schema && same_comment && same_properties {
             return Ok(());
         }
-        let failed = |e: deltalake::kernel::Error| Error::internal("the table's metadata cannot be changed").caused_by(e);
+        let failed =
+            |e: deltalake::kernel::Error| Error::internal("the table's metadata cannot be changed").caused_by(e);
         let mut changed = metadata.clone().with_schema(&to_delta(&stored)?).map_err(failed)?;
         if let Some(comment) = &spec.comment {
             changed = changed.with_description(comment.clone()).map_err(failed)?;
@@ -214,14 +229,15 @@ impl Table {
         for (key, value) in properties {
             changed = changed.add_config_key(key.clone(), value.clone()).map_err(failed)?;
         }
-        let metadata = serde_json::to_value(&changed).map_err(|e| Error::internal("the table's metadata has no JSON form").caused_by(e))?;
+        let metadata = serde_json::to_value(&changed)
+            .map_err(|e| Error::internal("the table's metadata has no JSON form").caused_by(e))?;
         let (now, version) = (now_millis(), self.version + 1);
         let mut entry = Entry::new("SET TABLE DEFINITION", Map::new(), Map::new(), now);
         if needs_ntz(&stored) && !needs_ntz(&self.stored) {
             entry.push(protocol(true));
         }
         entry.push(json!({ "metaData": metadata }));
-        match entry.create(&self.lake, &self.location, version, entry.bytes()).await? {
+        match entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await? {
             Outcome::Committed => {
                 self.version = version;
                 self.stored = stored;
@@ -249,20 +265,40 @@ async fn live_files(lake: &Lake, location: &str, delta: &DeltaTable) -> Result<V
     for view in views {
         let vector = view
             .deletion_vector_descriptor()
-            .map(|x| Descriptor::from_parts(x.storage_type.as_ref(), &x.path_or_inline_dv, x.offset, x.size_in_bytes, x.cardinality))
+            .map(|x| {
+                Descriptor::from_parts(
+                    x.storage_type.as_ref(),
+                    &x.path_or_inline_dv,
+                    x.offset,
+                    x.size_in_bytes,
+                    x.cardinality,
+                )
+            })
             .transpose()?;
         let path = view.path().into_owned();
         let stats = view.stats().unwrap_or_default();
-        let rows = serde_json::from_str::<Value>(&stats).ok().and_then(|x| x.get("numRecords").and_then(Value::as_u64)).ok_or_else(|| {
-            Error::external("TABLE_CHANGED_OUTSIDE", format!("the data file {path} of {} has no row count", lake.display(location)))
-        })?;
+        let rows = serde_json::from_str::<Value>(&stats)
+            .ok()
+            .and_then(|x| x.get("numRecords").and_then(Value::as_u64))
+            .ok_or_else(|| {
+                Error::external(
+                    "TABLE_CHANGED_OUTSIDE",
+                    format!("the data file {path} of {} has no row count", lake.display(location)),
+                )
+            })?;
         let size = u64::try_from(view.size()).map_err(|e| unreadable(lake, location, e))?;
-        files.push(DataFile { path, size, rows, modified: view.modification_time(), stats, vector, dead: Arc::default() });
+        files.push(DataFile {
+            path,
+            size,
+            rows,
+            modified: view.modification_time(),
+            stats,
+            vector,
+            dead: Arc::default(),
+        });
     }
     files.sort_by(|a, b| (a.modified, &a.path).cmp(&(b.modified, &b.path)));
-    for file in &mut files {
-        file.load_vector(lake, location).await?;
-    }
+    load_vectors(lake, location, &mut files).await?;
     Ok(files)
 }
 
@@ -275,13 +311,20 @@ pub(crate) async fn files_at(lake: &Lake, location: &str, version: i64) -> Resul
 }
 
 fn unreadable(lake: &Lake, location: &str, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::external("TABLE_NOT_READABLE", format!("cannot read the Delta log of {}", lake.display(location))).caused_by(e)
+    Error::external("TABLE_NOT_READABLE", format!("cannot read the Delta log of {}", lake.display(location)))
+        .caused_by(e)
 }
 
-async fn create(lake: &Lake, spec: &TableSpec, stored: &SchemaRef, properties: &BTreeMap<String, String>) -> Result<()> {
+async fn create(
+    lake: &Lake,
+    spec: &TableSpec,
+    stored: &SchemaRef,
+    properties: &BTreeMap<String, String>,
+) -> Result<()> {
     let now = now_millis();
     let schema: StructType = to_delta(stored)?;
-    let schema = serde_json::to_string(&schema).map_err(|e| Error::internal("the schema has no JSON form").caused_by(e))?;
+    let schema =
+        serde_json::to_string(&schema).map_err(|e| Error::internal("the schema has no JSON form").caused_by(e))?;
     let mut configuration: Map<String, Value> = properties.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
     configuration.insert("delta.enableDeletionVectors".into(), json!("true"));
     configuration.insert("delta.checkpointInterval".into(), json!(super::compact::CHECKPOINT_INTERVAL.to_string()));
@@ -301,7 +344,7 @@ async fn create(lake: &Lake, spec: &TableSpec, stored: &SchemaRef, properties: &
     let mut entry = Entry::new("CREATE TABLE", Map::new(), Map::new(), now);
     entry.push(protocol(needs_ntz(stored)));
     entry.push(json!({ "metaData": metadata }));
-    entry.create(lake, &spec.location, 0, entry.bytes()).await.map(drop)
+    entry.create(lake, &spec.location, 0, entry.bytes(), Vec::new()).await.map(drop)
 }
 
 fn protocol(ntz: bool) -> Value {
@@ -364,7 +407,9 @@ fn merge_field(old: &Field, new: &Field) -> Result<Field, Conflict> {
         (a, b) if a == b => a.clone(),
         (DataType::Struct(a), DataType::Struct(b)) => DataType::Struct(merge_fields(a, b).map_err(inside)?),
         (DataType::List(a), DataType::List(b)) => DataType::List(Arc::new(merge_field(a, b).map_err(inside)?)),
-        (DataType::Map(a, _), DataType::Map(b, _)) => DataType::Map(Arc::new(merge_field(a, b).map_err(inside)?), false),
+        (DataType::Map(a, _), DataType::Map(b, _)) => {
+            DataType::Map(Arc::new(merge_field(a, b).map_err(inside)?), false)
+        }
         _ => return Err(conflict()),
     };
     Ok(Field::new(old.name(), data_type, old.is_nullable() || new.is_nullable()))

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, RecordBatch, RecordBatchOptions, StructArray,
-    new_null_array,
+    Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, RecordBatch, RecordBatchOptions,
+    StructArray, new_null_array,
 };
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
@@ -20,7 +20,9 @@ use crate::error::{Error, Result};
 pub fn stored_type(data_type: &DataType) -> Option<DataType> {
     use DataType as T;
     Some(match data_type {
-        T::Boolean | T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::Float32 | T::Float64 | T::Date32 => data_type.clone(),
+        T::Boolean | T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::Float32 | T::Float64 | T::Date32 => {
+            data_type.clone()
+        }
         T::UInt8 => T::Int16,
         T::UInt16 => T::Int32,
         T::UInt32 => T::Int64,
@@ -65,8 +67,11 @@ pub fn stored_schema(schema: &Schema) -> Result<SchemaRef> {
             return Err(Error::user("DUPLICATE_COLUMN", format!("the column {} occurs twice", field.name())));
         }
         let data_type = stored_type(field.data_type()).ok_or_else(|| {
-            Error::user("UNSUPPORTED_DATA_TYPE", format!("a Delta table cannot hold the column {} of type {}", field.name(), field.data_type()))
-                .help("cast it in the query to a type that Delta has")
+            Error::user(
+                "UNSUPPORTED_DATA_TYPE",
+                format!("a Delta table cannot hold the column {} of type {}", field.name(), field.data_type()),
+            )
+            .help("cast it in the query to a type that Delta has")
         })?;
         fields.push(Field::new(field.name(), data_type, field.is_nullable()));
     }
@@ -80,9 +85,9 @@ pub(crate) fn to_delta(stored: &Schema) -> Result<StructType> {
 
 /// The Arrow form of a Delta schema, without Delta's own field metadata.
 pub(crate) fn from_delta(schema: &StructType) -> Result<SchemaRef> {
-    let arrow: Schema = schema
-        .try_into_arrow()
-        .map_err(|e| Error::external("TABLE_NOT_READABLE", "the table has a column type that cannot be read").caused_by(e))?;
+    let arrow: Schema = schema.try_into_arrow().map_err(|e| {
+        Error::external("TABLE_NOT_READABLE", "the table has a column type that cannot be read").caused_by(e)
+    })?;
     stored_schema(&arrow)
 }
 
@@ -105,8 +110,12 @@ pub fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
             None => Ok(new_null_array(field.data_type(), rows)),
         })
         .collect::<Result<Vec<_>>>()?;
-    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &RecordBatchOptions::new().with_row_count(Some(rows)))
-        .map_err(|e| Error::internal("rows do not fit their schema").caused_by(e))
+    RecordBatch::try_new_with_options(
+        Arc::clone(schema),
+        columns,
+        &RecordBatchOptions::new().with_row_count(Some(rows)),
+    )
+    .map_err(|e| Error::internal("rows do not fit their schema").caused_by(e))
 }
 
 /// Where the field of that name is: exactly so written, else without regard to case.
@@ -118,7 +127,10 @@ pub fn position(fields: &Fields, name: &str) -> Option<usize> {
 }
 
 fn misfit(field: &Field, found: &DataType) -> Error {
-    Error::user("INCOMPATIBLE_DATA_TYPE", format!("the column {} is {found}, which cannot become {}", field.name(), field.data_type()))
+    Error::user(
+        "INCOMPATIBLE_DATA_TYPE",
+        format!("the column {} is {found}, which cannot become {}", field.name(), field.data_type()),
+    )
 }
 
 /// An array brought to a type without loss: nested fields by name, absent ones null, integers and floats widened,
@@ -149,13 +161,16 @@ pub fn conform_array(array: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
         (T::List(_), T::List(item)) => {
             let array = array.as_list::<i32>();
             let values = conform_array(array.values(), item.data_type())?;
-            let rebuilt = ListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned()).ok()?;
+            let rebuilt =
+                ListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned()).ok()?;
             Some(Arc::new(rebuilt))
         }
         (T::LargeList(_), T::LargeList(item)) => {
             let array = array.as_list::<i64>();
             let values = conform_array(array.values(), item.data_type())?;
-            let rebuilt = LargeListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned()).ok()?;
+            let rebuilt =
+                LargeListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned())
+                    .ok()?;
             Some(Arc::new(rebuilt))
         }
         (T::FixedSizeList(_, n), T::FixedSizeList(item, m)) if n == m => {
@@ -163,17 +178,20 @@ pub fn conform_array(array: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
             let values = conform_array(array.values(), item.data_type())?;
             Some(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *m, values, array.nulls().cloned()).ok()?))
         }
-        (T::List(item) | T::LargeList(item) | T::FixedSizeList(item, _), T::List(_) | T::LargeList(_) | T::FixedSizeList(..)) => {
-            conform_array(&cast(array, &list_like(to, item)?)?, to)
-        }
+        (
+            T::List(item) | T::LargeList(item) | T::FixedSizeList(item, _),
+            T::List(_) | T::LargeList(_) | T::FixedSizeList(..),
+        ) => conform_array(&cast(array, &list_like(to, item)?)?, to),
         (T::Map(..), T::Map(entries, sorted)) => {
             let T::Struct(pair) = entries.data_type() else { return None };
             let [key, value] = pair.as_ref() else { return None };
             let array = array.as_map();
-            let columns = vec![conform_array(array.keys(), key.data_type())?, conform_array(array.values(), value.data_type())?];
+            let columns =
+                vec![conform_array(array.keys(), key.data_type())?, conform_array(array.values(), value.data_type())?];
             let pairs = StructArray::try_new(pair.clone(), columns, array.entries().nulls().cloned()).ok()?;
             let rebuilt =
-                MapArray::try_new(Arc::clone(entries), array.offsets().clone(), pairs, array.nulls().cloned(), *sorted).ok()?;
+                MapArray::try_new(Arc::clone(entries), array.offsets().clone(), pairs, array.nulls().cloned(), *sorted)
+                    .ok()?;
             Some(Arc::new(rebuilt))
         }
         (T::Dictionary(_, value), _) => conform_array(&cast(array, value)?, to),
@@ -216,9 +234,10 @@ pub fn widens(from: &DataType, to: &DataType) -> bool {
         // A stored fixed-size binary comes back to its own width; a wrong length fails in the cast.
         _ if bytes(from) && bytes(to) => true,
         (T::Timestamp(_, a), T::Timestamp(_, b)) => a.is_some() == b.is_some(),
-        (T::Decimal32(p, s) | T::Decimal64(p, s) | T::Decimal128(p, s), T::Decimal32(q, t) | T::Decimal64(q, t) | T::Decimal128(q, t)) => {
-            t >= s && i16::from(*q) - i16::from(*t) >= i16::from(*p) - i16::from(*s)
-        }
+        (
+            T::Decimal32(p, s) | T::Decimal64(p, s) | T::Decimal128(p, s),
+            T::Decimal32(q, t) | T::Decimal64(q, t) | T::Decimal128(q, t),
+        ) => t >= s && i16::from(*q) - i16::from(*t) >= i16::from(*p) - i16::from(*s),
         // The stored form of unsigned 64-bit integers, on its way back; a value out of range fails in the cast.
         (T::Decimal128(20, 0), T::UInt64) => true,
         (_, T::Decimal128(p, s)) => digits(from).is_some_and(|n| i16::from(*p) - i16::from(*s) >= n),
@@ -228,7 +247,11 @@ pub fn widens(from: &DataType, to: &DataType) -> bool {
         (T::Int8 | T::Int16 | T::Int32, T::Float64) | (T::Int8 | T::Int16, T::Float32) => true,
         _ if from.is_signed_integer() && to.is_signed_integer() => width(from) <= width(to),
         _ if from.is_unsigned_integer() && to.is_integer() => {
-            if to.is_signed_integer() { width(from) < width(to) } else { width(from) <= width(to) }
+            if to.is_signed_integer() {
+                width(from) < width(to)
+            } else {
+                width(from) <= width(to)
+            }
         }
         (_, T::Dictionary(_, value)) => widens(from, value) || from == value.as_ref(),
         _ => false,
@@ -244,7 +267,10 @@ mod tests {
 
     #[test]
     fn rows_are_brought_to_a_schema_by_name_and_without_loss() {
-        let narrow = Arc::new(Schema::new(vec![Field::new("A", DataType::Int32, true), Field::new("gone", DataType::Utf8, true)]));
+        let narrow = Arc::new(Schema::new(vec![
+            Field::new("A", DataType::Int32, true),
+            Field::new("gone", DataType::Utf8, true),
+        ]));
         let batch = RecordBatch::try_new(
             narrow,
             vec![Arc::new(Int32Array::from(vec![Some(1), None])), Arc::new(StringArray::from(vec!["x", "y"]))],
@@ -262,8 +288,11 @@ mod tests {
     #[test]
     fn a_nested_field_that_is_absent_is_null_and_nanoseconds_are_cut() {
         let inner = Fields::from(vec![Field::new("t", DataType::Timestamp(TimeUnit::Nanosecond, None), true)]);
-        let array: ArrayRef =
-            Arc::new(StructArray::new(inner, vec![Arc::new(TimestampNanosecondArray::from(vec![1_999])) as ArrayRef], None));
+        let array: ArrayRef = Arc::new(StructArray::new(
+            inner,
+            vec![Arc::new(TimestampNanosecondArray::from(vec![1_999])) as ArrayRef],
+            None,
+        ));
         let to = DataType::Struct(Fields::from(vec![
             Field::new("new", DataType::Boolean, true),
             Field::new("T", DataType::Timestamp(TimeUnit::Microsecond, None), true),

@@ -40,7 +40,12 @@ impl Descriptor {
     /// From the parts that the log holds. Only vectors that this module writes are understood: in a file of their own,
     /// with a random id and no prefix.
     pub(crate) fn from_parts(kind: &str, path: &str, offset: Option<i32>, size: i32, cardinality: i64) -> Result<Self> {
-        let foreign = || Error::external("TABLE_CHANGED_OUTSIDE", format!("the table has a deletion vector of another writer ({kind}{path})"));
+        let foreign = || {
+            Error::external(
+                "TABLE_CHANGED_OUTSIDE",
+                format!("the table has a deletion vector of another writer ({kind}{path})"),
+            )
+        };
         if kind != "u" {
             return Err(foreign());
         }
@@ -84,7 +89,8 @@ impl VectorFile {
         // One bucket, for the rows below 2^32.
         data.extend(1u64.to_le_bytes());
         data.extend(0u32.to_le_bytes());
-        rows.serialize_into(&mut data).map_err(|e| Error::internal("a deletion vector cannot be written").caused_by(e))?;
+        rows.serialize_into(&mut data)
+            .map_err(|e| Error::internal("a deletion vector cannot be written").caused_by(e))?;
         let size = i32::try_from(data.len()).map_err(too_large)?;
         self.bytes.extend(size.to_be_bytes());
         self.bytes.extend(&data);
@@ -119,7 +125,9 @@ pub(crate) fn read(file: &[u8], descriptor: &Descriptor) -> Result<RoaringBitmap
     if word(at + 4 + size).map(u32::from_be_bytes) != Some(crc32fast::hash(data)) {
         return Err("the checksum of the deletion vector does not match".into());
     }
-    let Some((magic, body)) = data.split_first_chunk::<4>() else { return Err("the deletion vector is cut off".into()) };
+    let Some((magic, body)) = data.split_first_chunk::<4>() else {
+        return Err("the deletion vector is cut off".into());
+    };
     if u32::from_le_bytes(*magic) != MAGIC {
         return Err("unknown format of a deletion vector".into());
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::pipeline::{
     Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
-    TableName,
+    TableName, near_miss,
 };
 
 /// What planning must know of the world outside: the columns of files and tables.
@@ -213,7 +213,8 @@ fn draft_flow<'a>(
                     }
                     RelationSource::Dataset(_) | RelationSource::Quarantine(_) => continue,
                 };
-                let mut schema = outside.schema(&id, &kind).map_err(|e| e.at(&relation.span))?;
+                let mut schema =
+                    outside.schema(&id, &kind).map_err(|e| unknown(e, relation, number).at(&relation.span))?;
                 if let (SourceKind::Files(_), FlowKind::Query { query, .. }) = (&kind, &flow.kind)
                     && names_metadata(&query.ast)
                 {
@@ -236,6 +237,23 @@ fn draft_flow<'a>(
         FlowKind::AutoCdc(_) => None,
     };
     Ok(DraftFlow { flow, reads, plan })
+}
+
+/// A name that is neither a dataset nor a table is a slip, not a failure of the storage.
+fn unknown(error: Error, relation: &Relation, number: &BTreeMap<&TableName, usize>) -> Error {
+    match &relation.source {
+        RelationSource::External { name, location: None } if error.code() == "SOURCE_NOT_FOUND" => {
+            let error = Error::user(
+                "TABLE_OR_VIEW_NOT_FOUND",
+                format!("{name} is no dataset of the pipeline, and there is no such table in its storage"),
+            );
+            match near_miss(&name.table, number.keys().map(|n| n.table.as_str())) {
+                Some(near) => error.help(format!("did you mean {near}?")),
+                None => error.help(format!("set silverflow.table.{} to where the table is", name.table)),
+            }
+        }
+        _ => error,
+    }
 }
 
 /// Columns of a dataset that queries feed: as declared, else those of its flows together, in the order of flow names.

@@ -22,13 +22,11 @@ use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::clock::clock_functions;
+use super::spark::{NOT_OFFERED, SparkMeaning};
 use crate::error::{Error, Result};
 
-/// A session for planning the queries of pipelines. `clock` replaces `current_timestamp()` and its kin by markers that
-/// the planner turns into the wall of the row's epoch; without it they read the machine's clock, as ad-hoc queries do.
-///
-/// The optimizer rules are listed, so that a plan, and with it a fingerprint, changes only when this list does.
-pub fn session(clock: bool) -> Result<SessionContext> {
+/// How queries are read and evaluated.
+pub(super) fn config() -> SessionConfig {
     let mut config = SessionConfig::new().with_information_schema(false);
     {
         let options = config.options_mut();
@@ -41,6 +39,15 @@ pub fn session(clock: bool) -> Result<SessionContext> {
         options.execution.enable_ansi_mode = true;
         options.execution.time_zone = Some("UTC".to_owned());
     }
+    config
+}
+
+/// A session for planning the queries of pipelines. `clock` replaces `current_timestamp()` and its kin by markers that
+/// the planner turns into the wall of the row's epoch; without it they read the machine's clock, as ad-hoc queries do.
+///
+/// The optimizer rules are listed, so that a plan, and with it a fingerprint, changes only when this list does.
+pub fn session(clock: bool) -> Result<SessionContext> {
+    let config = config();
     let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
     if clock {
         builder = builder.with_optimizer_rules(rules());
@@ -58,6 +65,10 @@ pub fn session(clock: bool) -> Result<SessionContext> {
     }
     let filter = array_filter_higher_order_function();
     state.register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"]))).map_err(failed)?;
+    state.register_function_rewrite(Arc::new(SparkMeaning)).map_err(failed)?;
+    for name in NOT_OFFERED {
+        state.deregister_udf(name).map_err(failed)?;
+    }
     if clock {
         for function in clock_functions() {
             state.register_udf(Arc::new(function)).map_err(failed)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use datafusion::common::{DFSchema, JoinType, NullEquality, TableReference};
+use datafusion::common::{DFSchema, DataFusionError, JoinType, NullEquality, TableReference};
 use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Distinct, Expr, Join, LogicalPlan, when};
@@ -12,8 +12,10 @@ use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
 use super::clock::{bind_clock, reads_clock};
+use super::context::config;
 use super::query::from_datafusion;
 use super::schema::{WALL_COLUMN, wall_field, with_wall};
+use super::spark::checked;
 use super::unique::{KnownKeys, column_index, relation_of, unique_on};
 use super::{Input, MatchKind, MatchNode, Node, PlanLint, Step};
 use crate::error::{Error, Result, Span};
@@ -264,13 +266,20 @@ pub(super) fn physical(
         expr = *alias.expr;
     }
     let expr = bind_clock(expr, zone)?;
+    if expr.is_volatile() {
+        return Err(DataFusionError::NotImplemented(format!(
+            "{expr} gives another value each time, so that a table could never be rebuilt"
+        )));
+    }
     let mut fields: Vec<(Option<TableReference>, FieldRef)> =
         logical.iter().map(|(q, f)| (q.cloned(), Arc::clone(f))).collect();
     if batch.fields().last().is_some_and(|f| f.name() == WALL_COLUMN) && fields.len() < batch.fields().len() {
         fields.push((None, wall_field()));
     }
     let columns = DFSchema::new_with_metadata(fields, Default::default())?;
-    create_physical_expr(&expr, &columns, &ExecutionProps::new(), &PhysicalPlanningContext::default())
+    let mut properties = ExecutionProps::new();
+    properties.mark_start_execution(Arc::clone(config().options()));
+    checked(create_physical_expr(&expr, &columns, &properties, &PhysicalPlanningContext::default())?)
 }
 
 fn wall_expr(input: &Node) -> Arc<dyn PhysicalExpr> {

@@ -13,6 +13,7 @@ mod own;
 mod query;
 mod replay;
 mod schema;
+mod spark;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unique;

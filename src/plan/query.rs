@@ -77,11 +77,14 @@ pub(super) fn plan_expr(
         .with_schema(Arc::new(columns.clone()))
         .with_config_options(Arc::clone(state.config_options()))
         .build();
-    let mut expr = ExprSimplifier::new(context).coerce(expr, &columns).map_err(wrong)?;
+    // Some functions exist only in the form that simplification gives them.
+    let simplifier = ExprSimplifier::new(context);
+    let mut expr = simplifier.coerce(expr, &columns).map_err(wrong)?;
     for rewrite in state.analyzer().function_rewrites() {
         use datafusion::common::tree_node::TreeNode;
         expr = expr.transform_up(|e| rewrite.rewrite(e, &columns, state.config_options())).map_err(wrong)?.data;
     }
+    let expr = simplifier.simplify(expr).map_err(wrong)?;
     let data_type = expr.get_type(&columns).map_err(wrong)?;
     Ok((expr, columns, data_type))
 }

@@ -202,16 +202,40 @@ fn mistakes_are_named_with_their_place() {
     let cases: &[(&str, &str, &str)] = &[
         ("CREATE TEMPORARY VIEW v AS SELECT nope FROM STREAM orders", "UNKNOWN_COLUMN", "nope"),
         ("CREATE TEMPORARY VIEW v AS SELECT amont FROM STREAM orders", "UNKNOWN_COLUMN", "did you mean amount?"),
-        ("CREATE TEMPORARY VIEW v AS SELECT o.id FROM STREAM orders o JOIN customers c ON o.customer = c.id AND at = at", "AMBIGUOUS_COLUMN", "at"),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT o.id FROM STREAM orders o JOIN customers c ON o.customer = c.id AND at = at",
+            "AMBIGUOUS_COLUMN",
+            "at",
+        ),
         ("CREATE TEMPORARY VIEW v AS SELECT nofun(id) AS x FROM STREAM orders", "UNKNOWN_FUNCTION", "nofun"),
-        ("CREATE TEMPORARY VIEW v AS SELECT customer, count(*) AS n FROM orders GROUP BY customer", "NOT_SUPPORTED", "aggregate"),
-        ("CREATE TEMPORARY VIEW v AS SELECT id, row_number() OVER (ORDER BY id) AS n FROM orders", "NOT_SUPPORTED", "window"),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            "NOT_SUPPORTED",
+            "aggregate",
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id, row_number() OVER (ORDER BY id) AS n FROM orders",
+            "NOT_SUPPORTED",
+            "window",
+        ),
         ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders ORDER BY id", "NOT_SUPPORTED", "ORDER BY"),
         ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders LIMIT 1", "NOT_SUPPORTED", "LIMIT"),
-        ("CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o FULL JOIN customers c ON o.customer = c.id", "NOT_SUPPORTED", "FULL"),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o FULL JOIN customers c ON o.customer = c.id",
+            "NOT_SUPPORTED",
+            "FULL",
+        ),
         ("CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o CROSS JOIN customers c", "NOT_SUPPORTED", "equality"),
-        ("CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o JOIN customers c ON o.at < c.at", "NOT_SUPPORTED", "equality"),
-        ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders WHERE customer NOT IN (SELECT id FROM customers)", "NOT_SUPPORTED", "NOT EXISTS"),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o JOIN customers c ON o.at < c.at",
+            "NOT_SUPPORTED",
+            "equality",
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id FROM orders WHERE customer NOT IN (SELECT id FROM customers)",
+            "NOT_SUPPORTED",
+            "NOT EXISTS",
+        ),
         (
             "CREATE STREAMING TABLE s (CONSTRAINT c EXPECT (amount + 1)) AS SELECT * FROM STREAM orders",
             "EXPECTATION_NOT_BOOLEAN",

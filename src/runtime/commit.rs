@@ -79,6 +79,9 @@ impl Committer {
 
 impl Actor {
     fn run(mut self, mailbox: &Receiver<ToCommitter>, done: &Sender<CommitDone>) {
+        // Scans start tasks of the runtime.
+        let io = self.io.clone();
+        let _context = io.enter();
         for message in mailbox {
             match message {
                 ToCommitter::Hold(batches) => self.held.extend(batches),
@@ -110,10 +113,7 @@ impl Actor {
             deletes.extend((removed.num_rows() > 0).then_some(removed));
         }
         if compare {
-            let mut rows = {
-                let _runtime = self.io.enter();
-                self.table.scan()
-            };
+            let mut rows = self.table.scan();
             while let Some(batch) = self.io.block_on(rows.next()) {
                 deletes.push(batch?);
             }

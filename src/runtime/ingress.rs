@@ -56,6 +56,8 @@ impl Ingress {
     }
 
     fn read(&self) -> Result<ReadStats> {
+        // Scans start tasks of the runtime.
+        let _context = self.io.enter();
         let mut deal = Deal { ingress: self, next: self.index };
         let mut stats = ReadStats::default();
         match (&self.source.kind, &self.position) {
@@ -70,15 +72,13 @@ impl Ingress {
                 }
             }
             (SourceKind::DeltaStream { location }, Position::Delta { from, to }) => {
-                let mut rows = self
-                    .io
-                    .block_on(async {
-                        let table = DeltaSource::open(location, DeltaOptions::default()).await?;
-                        match from {
-                            Some(from) => table.appended(*from, *to).await,
-                            None => table.snapshot(*to).await,
-                        }
-                    })?;
+                let mut rows = self.io.block_on(async {
+                    let table = DeltaSource::open(location, DeltaOptions::default()).await?;
+                    match from {
+                        Some(from) => table.appended(*from, *to).await,
+                        None => table.snapshot(*to).await,
+                    }
+                })?;
                 while let Some(rows) = self.io.block_on(rows.next()) {
                     let rows = rows?;
                     stats.rows += rows.num_rows() as u64;
@@ -86,8 +86,9 @@ impl Ingress {
                 }
             }
             (SourceKind::DeltaSnapshot { location }, Position::Delta { to, .. }) => {
-                let rows =
-                    self.io.block_on(async { DeltaSource::open(location, DeltaOptions::default()).await?.snapshot(*to).await })?;
+                let rows = self.io.block_on(async {
+                    DeltaSource::open(location, DeltaOptions::default()).await?.snapshot(*to).await
+                })?;
                 stats.rows = self.difference(rows, &mut deal)?;
             }
             _ => return Err(Error::internal(format!("the log and the plan disagree on source {}", self.source.id))),

@@ -22,6 +22,7 @@ mod worker;
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
+use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
@@ -70,7 +71,11 @@ pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
 /// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
 pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
     let io = io()?;
-    let lake = io.block_on(crate::lake::Lake::look(&pipeline.storage))?;
+    let lake = match io.block_on(Lake::existing(&pipeline.storage)) {
+        Ok(lake) => Some(lake),
+        Err(error) if error.code() == "STORAGE_NOT_ACCESSIBLE" => None,
+        Err(error) => return Err(error),
+    };
     analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
 }
 

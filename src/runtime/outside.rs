@@ -13,8 +13,8 @@ use crate::sources::{DeltaOptions, DeltaSource, FileSource, metadata_field};
 
 /// The world outside, as seen from a storage.
 pub struct LakeOutside {
-    /// The storage.
-    pub lake: Lake,
+    /// The storage; absent for a dry run before the first run, which must not make it.
+    pub lake: Option<Lake>,
     /// Where input and output run.
     pub io: Handle,
     /// Keep inferred schemas; `dry-run` does not.
@@ -29,11 +29,16 @@ impl Outside for LakeOutside {
                 if let Some(schema) = &read.schema {
                     return Ok(source.declared(schema));
                 }
-                if let Some(schema) = self.io.block_on(schemas::load(&self.lake, id))? {
+                if let Some(lake) = &self.lake
+                    && let Some(schema) = self.io.block_on(schemas::load(lake, id))?
+                {
                     return Ok(schema);
                 }
                 let schema = source.infer(&source.discover(|_| false, false)?)?;
-                if self.remember { self.io.block_on(schemas::save(&self.lake, id, &schema)) } else { Ok(schema) }
+                match &self.lake {
+                    Some(lake) if self.remember => self.io.block_on(schemas::save(lake, id, &schema)),
+                    _ => Ok(schema),
+                }
             }
             SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
                 let table = self.io.block_on(DeltaSource::open(location, DeltaOptions::default()))?;
@@ -47,6 +52,9 @@ impl Outside for LakeOutside {
     }
 
     fn location(&self, name: &TableName) -> String {
-        self.lake.display(&self.lake.table_location(name))
+        match &self.lake {
+            Some(lake) => lake.display(&lake.table_location(name)),
+            None => name.to_string(),
+        }
     }
 }

@@ -63,11 +63,10 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     for (index, (table, key)) in relations.found.iter().enumerate() {
         let missing =
             || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
-        if history.last_complete.is_none() {
-            return Err(missing());
-        }
-        let version = history.versions.get(key).copied();
-        let provider = tables::provider(&lake, &lake.table_location(table), version).await?.ok_or_else(missing)?;
+        // A table that no complete epoch has changed is as it was made: empty.
+        let version = history.versions.get(key).copied().unwrap_or(0);
+        let provider =
+            tables::provider(&lake, &lake.table_location(table), Some(version)).await?.ok_or_else(missing)?;
         schemas.push(provider.schema());
         context
             .register_table(TableReference::bare(name_of(index)), provider)

@@ -17,7 +17,7 @@ use super::report::RunReport;
 use super::tables::{Tables, describe};
 use super::worker::{FromWorker, Mail, Workers};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
 use crate::pipeline::Pipeline;
 use crate::plan::{Feed, Plan, SourceKind, analyze};
@@ -30,9 +30,11 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
             progress(line);
         }
     };
+    // Scans start tasks of the runtime.
+    let _context = io.enter();
     let lake = io.block_on(Lake::open(&pipeline.storage))?;
     let (log, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: lake.clone(), io: io.clone(), remember: true };
+    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
     let plan = Arc::new(analyze(pipeline, &outside)?);
     let begin = start(&plan, &history)?;
     let mut report = RunReport {
@@ -43,6 +45,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
+        if history.last_complete.is_none() {
+            // Readers find empty tables rather than none.
+            Tables::open(&plan, &lake, &history, io)?;
+        }
         report.tables = describe(&plan, &lake);
         return Ok(report);
     }
@@ -104,7 +110,9 @@ impl Backlog {
                 }
                 SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
                     let to = io
-                        .block_on(async { DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await })
+                        .block_on(async {
+                            DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await
+                        })
                         .map_err(|e| e.at(&source.span))?;
                     let from = history.delta_position(&source.id);
                     (from != Some(to)).then_some(Position::Delta { from, to })
@@ -282,7 +290,7 @@ impl Supervisor<'_> {
         let none_stored = stored.is_empty();
         match self.compute(epoch, open.wall_micros, &share) {
             Ok(computed) => self.settle(&open, computed, !same),
-            Err(error) if none_stored && error.fault() == crate::error::Fault::External => {
+            Err(error) if none_stored && error.fault() == Fault::External => {
                 self.abort(epoch, error.to_string())?;
                 Err(error)
             }
@@ -342,7 +350,7 @@ impl Supervisor<'_> {
             }
             Err(error) => {
                 // A bug of ours says nothing about the input: the epoch stays open and is tried again.
-                if error.fault() != crate::error::Fault::Internal {
+                if error.fault() != Fault::Internal {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -389,11 +397,15 @@ impl Supervisor<'_> {
                 recv(done) -> read => {
                     let Ok(Read { source, result }) = read else { break };
                     reading -= 1;
-                    let id = self.plan.sources.get(source);
-                    result.map_err(|e| match id {
-                        Some(s) => e.flow(&s.id).epoch(epoch),
-                        None => e,
-                    })?;
+                    if let Err(error) = result {
+                        if error.fault() == Fault::Internal {
+                            self.ended()?;
+                        }
+                        return Err(match self.plan.sources.get(source) {
+                            Some(s) => error.flow(&s.id).epoch(epoch),
+                            None => error,
+                        });
+                    }
                 }
                 recv(self.events) -> event => {
                     computed.hear(event.map_err(|_| Error::internal("the workers have ended"))?, epoch)?;
@@ -409,15 +421,19 @@ impl Supervisor<'_> {
     }
 
     fn end_epoch(&self, epoch: u64) -> Result<()> {
-        if self.mail.end(epoch) { Ok(()) } else { self.ended() }
+        if self.mail.end(epoch) {
+            return Ok(());
+        }
+        self.ended()?;
+        Err(Error::internal("the workers have ended"))
     }
 
-    /// Why the workers ended.
+    /// An error, if the workers have said why they ended.
     fn ended(&self) -> Result<()> {
         for event in self.events.try_iter() {
             Computed::default().hear(event, 0)?;
         }
-        Err(Error::internal("the workers have ended"))
+        Ok(())
     }
 
     fn collect(&self, epoch: u64, mut computed: Computed) -> Result<Computed> {

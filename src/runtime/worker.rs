@@ -192,11 +192,12 @@ impl Shared {
             }
         };
         if let Some(end) = end {
+            // The reason first: once the others stop, their mailboxes close, and the supervisor asks why.
+            let _ = self.events.send(end);
             self.stop.store(true, Ordering::SeqCst);
             if let Ok(threads) = self.threads.lock() {
                 threads.iter().for_each(Thread::unpark);
             }
-            let _ = self.events.send(end);
         }
         // A worker whose peer is gone would otherwise wait for its dataflow for ever.
         for dataflow in worker.installed_dataflows() {

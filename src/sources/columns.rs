@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Float32Builder, Float64Builder, Int8Builder,
-    Int16Builder, Int32Builder, Int64Builder, ListArray, MapArray, NullBufferBuilder, StringBuilder, StructArray,
-    TimestampMicrosecondBuilder,
+    ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Float32Builder, Float64Builder,
+    Int8Builder, Int16Builder, Int32Builder, Int64Builder, ListArray, MapArray, NullBufferBuilder, StringBuilder,
+    StructArray, TimestampMicrosecondBuilder,
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::instants::{parse_date, parse_timestamp, parse_timestamp_ntz};
+use super::numbers::{not_finite, parse_decimal};
 use crate::error::{Error, Result};
 
 /// A timestamp in UTC.
@@ -149,7 +150,10 @@ impl Group {
             .iter()
             .map(|x| {
                 Column::new(x.data_type(), rescue).ok_or_else(|| {
-                    Error::user("UNSUPPORTED_DATA_TYPE", format!("the column {} cannot be read as {} from such files", x.name(), x.data_type()))
+                    Error::user(
+                        "UNSUPPORTED_DATA_TYPE",
+                        format!("the column {} cannot be read as {} from such files", x.name(), x.data_type()),
+                    )
                 })
             })
             .collect::<Result<_>>()?;
@@ -356,7 +360,13 @@ impl Column {
                     for value in &values {
                         whole &= item.append_json(value.get()) == Fit::Whole;
                     }
-                    offsets.push(offsets.last().copied().unwrap_or(0).saturating_add(i32::try_from(values.len()).unwrap_or(i32::MAX)));
+                    offsets.push(
+                        offsets
+                            .last()
+                            .copied()
+                            .unwrap_or(0)
+                            .saturating_add(i32::try_from(values.len()).unwrap_or(i32::MAX)),
+                    );
                     validity.append_non_null();
                     return if whole { Fit::Whole } else { Fit::Partly(json.to_owned()) };
                 }
@@ -364,7 +374,8 @@ impl Column {
             },
             Kind::Map { keys, values, offsets, validity, .. } => match serde_json::from_str::<Members<'_>>(json) {
                 Ok(Members(members)) => {
-                    let last: HashMap<&str, usize> = members.iter().enumerate().map(|(i, (name, _))| (name.as_ref(), i)).collect();
+                    let last: HashMap<&str, usize> =
+                        members.iter().enumerate().map(|(i, (name, _))| (name.as_ref(), i)).collect();
                     let mut whole = true;
                     for (i, (name, value)) in members.iter().enumerate() {
                         if last.get(name.as_ref()) == Some(&i) {
@@ -372,7 +383,13 @@ impl Column {
                             whole &= values.append_json(value.get()) == Fit::Whole;
                         }
                     }
-                    offsets.push(offsets.last().copied().unwrap_or(0).saturating_add(i32::try_from(last.len()).unwrap_or(i32::MAX)));
+                    offsets.push(
+                        offsets
+                            .last()
+                            .copied()
+                            .unwrap_or(0)
+                            .saturating_add(i32::try_from(last.len()).unwrap_or(i32::MAX)),
+                    );
                     validity.append_non_null();
                     return if whole { Fit::Whole } else { Fit::Partly(json.to_owned()) };
                 }
@@ -419,9 +436,15 @@ impl Column {
     fn append_quoted(&mut self, text: &str) -> bool {
         match &mut self.kind {
             Kind::Date(builder) => append(builder, parse_date(text), Date32Builder::append_value),
-            Kind::Timestamp(builder) => append(builder, parse_timestamp(text), TimestampMicrosecondBuilder::append_value),
-            Kind::TimestampNtz(builder) => append(builder, parse_timestamp_ntz(text), TimestampMicrosecondBuilder::append_value),
-            Kind::Decimal(builder, p, s) => append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value),
+            Kind::Timestamp(builder) => {
+                append(builder, parse_timestamp(text), TimestampMicrosecondBuilder::append_value)
+            }
+            Kind::TimestampNtz(builder) => {
+                append(builder, parse_timestamp_ntz(text), TimestampMicrosecondBuilder::append_value)
+            }
+            Kind::Decimal(builder, p, s) => {
+                append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value)
+            }
             Kind::Float64(builder) => append(builder, not_finite(text), Float64Builder::append_value),
             Kind::Float32(builder) => append(builder, not_finite(text).map(|x| x as f32), Float32Builder::append_value),
             _ => false,
@@ -434,9 +457,15 @@ impl Column {
             Kind::Int16(builder) => append(builder, text.parse().ok(), Int16Builder::append_value),
             Kind::Int32(builder) => append(builder, text.parse().ok(), Int32Builder::append_value),
             Kind::Int64(builder) => append(builder, text.parse().ok(), Int64Builder::append_value),
-            Kind::Float32(builder) => append(builder, text.parse().ok().filter(|x: &f32| x.is_finite()), Float32Builder::append_value),
-            Kind::Float64(builder) => append(builder, text.parse().ok().filter(|x: &f64| x.is_finite()), Float64Builder::append_value),
-            Kind::Decimal(builder, p, s) => append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value),
+            Kind::Float32(builder) => {
+                append(builder, text.parse().ok().filter(|x: &f32| x.is_finite()), Float32Builder::append_value)
+            }
+            Kind::Float64(builder) => {
+                append(builder, text.parse().ok().filter(|x: &f64| x.is_finite()), Float64Builder::append_value)
+            }
+            Kind::Decimal(builder, p, s) => {
+                append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value)
+            }
             _ => false,
         }
     }
@@ -500,55 +529,6 @@ fn append<B, V>(builder: &mut B, value: Option<V>, with: impl FnOnce(&mut B, V))
         }
         None => false,
     }
-}
-
-fn not_finite(text: &str) -> Option<f64> {
-    match text {
-        "NaN" => Some(f64::NAN),
-        "Infinity" | "+Infinity" | "INF" | "+INF" => Some(f64::INFINITY),
-        "-Infinity" | "-INF" => Some(f64::NEG_INFINITY),
-        _ => None,
-    }
-}
-
-/// A decimal of at most `precision` digits, rounded half away from zero to `scale` places; `None` if it is larger.
-fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(at) => (text.get(..at)?, text.get(at + 1..)?.parse::<i32>().ok()?),
-        None => (text, 0),
-    };
-    let (negative, mantissa) = match mantissa.as_bytes().first()? {
-        b'-' => (true, mantissa.get(1..)?),
-        b'+' => (false, mantissa.get(1..)?),
-        _ => (false, mantissa),
-    };
-    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    if (whole.is_empty() && part.is_empty()) || !whole.bytes().chain(part.bytes()).all(|x| x.is_ascii_digit()) {
-        return None;
-    }
-    // Digits that stand before the last kept place.
-    let kept = i64::try_from(whole.len()).ok()? + i64::from(exponent) + i64::from(scale);
-    let mut value: i128 = 0;
-    let mut place = 0;
-    let limit = 10_i128.checked_pow(u32::from(precision))?;
-    for digit in whole.bytes().chain(part.bytes()) {
-        let digit = i128::from(digit - b'0');
-        if place < kept {
-            value = value.checked_mul(10)?.checked_add(digit)?;
-            if value >= limit {
-                return None;
-            }
-        } else {
-            value += i128::from(place == kept && digit >= 5);
-            break;
-        }
-        place += 1;
-    }
-    while place < kept && value != 0 {
-        value = value.checked_mul(10).filter(|x| *x < limit)?;
-        place += 1;
-    }
-    (value < limit).then_some(if negative { -value } else { value })
 }
 
 #[cfg(test)]
@@ -636,7 +616,8 @@ mod tests {
 
     #[test]
     fn maps_take_any_key_and_the_last_value_of_one() {
-        let pair = Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Int32, true)]);
+        let pair =
+            Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Int32, true)]);
         let map = DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(pair), false)), false);
         assert_eq!(fit(&map, r#"{"b":1,"a":2,"b":3}"#), (Fit::Whole, "{a: 2, b: 3}".into()));
         assert_eq!(fit(&map, r#"{"b":"x"}"#).0, Fit::Partly(r#"{"b":"x"}"#.into()));

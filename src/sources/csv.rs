@@ -105,10 +105,13 @@ fn without_mark(bytes: &[u8]) -> &[u8] {
 
 /// Names of the header, made unique for columns without one.
 fn header(record: &ByteRecord) -> Vec<String> {
-    let name = |(i, bytes): (usize, &[u8])| match String::from_utf8_lossy(if i == 0 { without_mark(bytes) } else { bytes }).trim() {
-        "" => format!("_c{i}"),
-        name => name.to_owned(),
-    };
+    let name =
+        |(i, bytes): (usize, &[u8])| match String::from_utf8_lossy(if i == 0 { without_mark(bytes) } else { bytes })
+            .trim()
+        {
+            "" => format!("_c{i}"),
+            name => name.to_owned(),
+        };
     record.iter().enumerate().map(name).collect()
 }
 
@@ -134,7 +137,12 @@ impl CsvReader {
             places = Some(names.iter().map(|x| crate::lake::types::position(fields, x)).collect());
         }
         if let Some(nested) = fields.iter().find(|x| !Column::is_plain(x.data_type())) {
-            return Err(format!("a column {} of type {} cannot be read from separated values", nested.name(), nested.data_type()).into());
+            return Err(format!(
+                "a column {} of type {} cannot be read from separated values",
+                nested.name(),
+                nested.data_type()
+            )
+            .into());
         }
         Ok(CsvReader { input, record, options: options.clone(), places, names, columns: fields.len() })
     }
@@ -157,7 +165,8 @@ impl CsvReader {
         let text = self.text(first);
         // Only where it can make a difference is it looked at which values are quoted.
         let doubled = self.options.quote.is_some_and(|x| text.windows(2).any(|pair| pair == [x, x]));
-        let quotes = if doubled && self.record.iter().any(<[u8]>::is_empty) { quoted(text, &self.options) } else { Vec::new() };
+        let quotes =
+            if doubled && self.record.iter().any(<[u8]>::is_empty) { quoted(text, &self.options) } else { Vec::new() };
         let expected = self.places.as_ref().map_or(self.columns, Vec::len);
         let mut filled = vec![false; self.columns];
         let mut rescued = Rescued::default();
@@ -173,7 +182,10 @@ impl CsvReader {
                 continue;
             };
             let value = self.trimmed(value);
-            let Some(column) = place.and_then(|x| rows.group().column(x)).filter(|_| place.is_some_and(|x| filled.get(x) == Some(&false))) else {
+            let Some(column) = place
+                .and_then(|x| rows.group().column(x))
+                .filter(|_| place.is_some_and(|x| filled.get(x) == Some(&false)))
+            else {
                 if !value.is_empty() {
                     rescued.add(&self.name(i), &serde_json::to_string(value).unwrap_or_default());
                 }
@@ -216,7 +228,8 @@ impl CsvReader {
     /// The record as it stands in the file, beginning at a position, without comments and line ends around it.
     fn text(&self, first: u64) -> &[u8] {
         let window = self.input.get_ref();
-        let bytes = window.kept.get(window.offset(first)..window.offset(self.input.position().byte())).unwrap_or_default();
+        let bytes =
+            window.kept.get(window.offset(first)..window.offset(self.input.position().byte())).unwrap_or_default();
         let mut text = without_mark(bytes);
         while let Some(shorter) = text.strip_suffix(b"\n").or_else(|| text.strip_suffix(b"\r")) {
             text = shorter;
@@ -225,7 +238,9 @@ impl CsvReader {
             text = text.strip_prefix(b"\r").or_else(|| text.strip_prefix(b"\n")).unwrap_or(text);
             match (text.first(), text.iter().position(|x| *x == b'\n')) {
                 (Some(b'\r' | b'\n'), _) => {}
-                (Some(byte), Some(end)) if self.options.comment == Some(*byte) => text = text.get(end..).unwrap_or_default(),
+                (Some(byte), Some(end)) if self.options.comment == Some(*byte) => {
+                    text = text.get(end..).unwrap_or_default()
+                }
                 _ => return text,
             }
         }
@@ -233,7 +248,11 @@ impl CsvReader {
 }
 
 /// The values of all records, with the names of their columns; `None` for an empty one.
-pub(super) fn each_value(file: File, options: &Options, mut each: impl FnMut(&str, Option<&str>)) -> std::result::Result<(), Failure> {
+pub(super) fn each_value(
+    file: File,
+    options: &Options,
+    mut each: impl FnMut(&str, Option<&str>),
+) -> std::result::Result<(), Failure> {
     let mut input = reader(file, options);
     let mut record = ByteRecord::new();
     let mut names: Vec<String> = Vec::new();

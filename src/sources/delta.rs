@@ -94,7 +94,10 @@ impl DeltaSource {
                 }
                 return Err(Error::external(
                     "SOURCE_TABLE_CHANGED",
-                    format!("version {version} of {} changes or removes rows, but it is read as a stream of appended rows", self.location()),
+                    format!(
+                        "version {version} of {} changes or removes rows, but it is read as a stream of appended rows",
+                        self.location()
+                    ),
                 )
                 .help("set skipChangeCommits, or read the table without STREAM"));
             }
@@ -119,12 +122,19 @@ impl DeltaSource {
     async fn check_schema(&self) -> Result<()> {
         let (_, now) = self.table.latest().await?;
         for field in self.schema.fields() {
-            if let Some(found) = crate::lake::types::position(now.fields(), field.name()).and_then(|i| now.fields().get(i))
+            if let Some(found) =
+                crate::lake::types::position(now.fields(), field.name()).and_then(|i| now.fields().get(i))
                 && found.data_type() != field.data_type()
             {
                 return Err(Error::external(
                     "SOURCE_SCHEMA_CHANGED",
-                    format!("the column {} of {} was {} and is {} now", field.name(), self.location(), field.data_type(), found.data_type()),
+                    format!(
+                        "the column {} of {} was {} and is {} now",
+                        field.name(),
+                        self.location(),
+                        field.data_type(),
+                        found.data_type()
+                    ),
                 )
                 .help("run again to take up the new schema"));
             }
@@ -149,7 +159,11 @@ mod tests {
     fn rows(values: &[i64]) -> RecordBatch {
         let schema = Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("p", DataType::Utf8, true)]);
         let parts: Vec<&str> = values.iter().map(|x| if x % 2 == 0 { "even 0/1" } else { "odd" }).collect();
-        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int64Array::from(values.to_vec())), Arc::new(StringArray::from(parts))]).unwrap()
+        RecordBatch::try_new(
+            Arc::new(schema),
+            vec![Arc::new(Int64Array::from(values.to_vec())), Arc::new(StringArray::from(parts))],
+        )
+        .unwrap()
     }
 
     async fn numbers(stream: Result<RowStream>) -> Vec<i64> {
@@ -208,7 +222,13 @@ mod tests {
     async fn deletion_vectors_of_the_table_are_honoured() {
         let folder = tempfile::tempdir().unwrap();
         let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        let spec = TableSpec { name: "t".into(), location: "t".into(), schema: rows(&[]).schema(), comment: None, properties: BTreeMap::new() };
+        let spec = TableSpec {
+            name: "t".into(),
+            location: "t".into(),
+            schema: rows(&[]).schema(),
+            comment: None,
+            properties: BTreeMap::new(),
+        };
         let mut table = Table::open_or_create(&lake, spec).await.unwrap();
         let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
             epoch,

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, StringArray, StringBuilder, StructArray, TimestampMicrosecondArray,
-    new_null_array,
+    ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, StringArray, StringBuilder, StructArray,
+    TimestampMicrosecondArray, new_null_array,
 };
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
@@ -157,8 +157,11 @@ impl FileSource {
             fields = with_field(&fields, path, data_type);
         }
         if fields.is_empty() {
-            return Err(Error::user("EMPTY_SOURCE", format!("no schema can be inferred from {}: there are no records", self.path))
-                .help("declare the columns with schema => '…'"));
+            return Err(Error::user(
+                "EMPTY_SOURCE",
+                format!("no schema can be inferred from {}: there are no records", self.path),
+            )
+            .help("declare the columns with schema => '…'"));
         }
         let rescued = self.options.rescued_column.as_deref().or(self.options.rescue_inferred.then_some(RESCUED));
         stored_schema(&with_rescued(&Schema::new(fields), rescued))
@@ -181,7 +184,9 @@ impl FileSource {
     /// `MALFORMED_RECORD` (external), naming file and line, in the mode FAILFAST.
     pub fn read(&self, file: &FileId, schema: &SchemaRef) -> Result<FileReader> {
         let rescued = self.options.rescued_column.as_deref().unwrap_or(RESCUED);
-        let special = |name: &str| schema.fields().iter().position(|x| x.name().eq_ignore_ascii_case(name) && x.data_type() == &DataType::Utf8);
+        let special = |name: &str| {
+            schema.fields().iter().position(|x| x.name().eq_ignore_ascii_case(name) && x.data_type() == &DataType::Utf8)
+        };
         let special = Special { corrupt: special(&self.options.corrupt_column), rescued: special(rescued) };
         let data: Fields = schema
             .fields()
@@ -203,10 +208,19 @@ impl FileSource {
                 Inner::Csv(Box::new(reader), Box::new(rows()?))
             }
             Format::Parquet => Inner::Parquet(Box::new(
-                ParquetReader::open(input, file, &stored, special.rescued.is_some()).map_err(|e| unreadable(file, e))?,
+                ParquetReader::open(input, file, &stored, special.rescued.is_some())
+                    .map_err(|e| unreadable(file, e))?,
             )),
         };
-        Ok(FileReader { file: file.clone(), schema: Arc::clone(schema), stored, special, inner, stats: ReadStats::default(), done: false })
+        Ok(FileReader {
+            file: file.clone(),
+            schema: Arc::clone(schema),
+            stored,
+            special,
+            inner,
+            stats: ReadStats::default(),
+            done: false,
+        })
     }
 }
 
@@ -229,7 +243,8 @@ fn format_of(path: &str) -> Result<Option<Format>> {
         Some(format) => Ok(Some(format)),
         None => match end.to_lowercase().as_str() {
             end @ ("xml" | "avro" | "orc" | "txt" | "gz" | "zip" | "bz2" | "zst" | "snappy") => {
-                Err(Error::user("NOT_SUPPORTED", format!("{end} files are not supported: {path}")).help("json, csv and parquet are"))
+                Err(Error::user("NOT_SUPPORTED", format!("{end} files are not supported: {path}"))
+                    .help("json, csv and parquet are"))
             }
             _ => Ok(None),
         },
@@ -347,9 +362,12 @@ impl Rows {
                 }
                 Mode::FailFast => {
                     let shown: String = text.chars().take(200).collect();
-                    return Err(Error::external("MALFORMED_RECORD", format!("malformed record in {}, line {line}", self.file.path))
-                        .details([shown])
-                        .help("correct the file, or read it with mode => 'PERMISSIVE' or 'DROPMALFORMED'"));
+                    return Err(Error::external(
+                        "MALFORMED_RECORD",
+                        format!("malformed record in {}, line {line}", self.file.path),
+                    )
+                    .details([shown])
+                    .help("correct the file, or read it with mode => 'PERMISSIVE' or 'DROPMALFORMED'"));
                 }
             }
         }
@@ -364,7 +382,13 @@ impl Rows {
     }
 
     /// The gathered rows: the data columns of `stored`, and the two special ones.
-    fn finish(&mut self, stored: &SchemaRef, special: &Special, schema: &SchemaRef, file: &FileId) -> Result<RecordBatch> {
+    fn finish(
+        &mut self,
+        stored: &SchemaRef,
+        special: &Special,
+        schema: &SchemaRef,
+        file: &FileId,
+    ) -> Result<RecordBatch> {
         let keep = std::mem::take(&mut self.keep);
         let columns = self.group.finish()?;
         let data = batch(Arc::clone(stored), columns, keep.len())?;
@@ -374,7 +398,8 @@ impl Rows {
         if keep.iter().all(|x| *x) {
             return Ok(rows);
         }
-        filter_record_batch(&rows, &BooleanArray::from(keep)).map_err(|e| Error::internal("rows cannot be filtered").caused_by(e))
+        filter_record_batch(&rows, &BooleanArray::from(keep))
+            .map_err(|e| Error::internal("rows cannot be filtered").caused_by(e))
     }
 }
 
@@ -409,7 +434,8 @@ fn assemble(
         } else if field.name() == METADATA {
             metadata(file, rows)?
         } else {
-            let at = position(data.schema_ref().fields(), field.name()).ok_or_else(|| Error::internal("a column got lost"))?;
+            let at = position(data.schema_ref().fields(), field.name())
+                .ok_or_else(|| Error::internal("a column got lost"))?;
             Arc::clone(data.column(at))
         };
         fields.push(Field::new(field.name(), column.data_type().clone(), true));
@@ -421,7 +447,9 @@ fn assemble(
 }
 
 fn metadata(file: &FileId, rows: usize) -> Result<ArrayRef> {
-    let DataType::Struct(fields) = metadata_field().data_type().clone() else { return Err(Error::internal("no metadata")) };
+    let DataType::Struct(fields) = metadata_field().data_type().clone() else {
+        return Err(Error::internal("no metadata"));
+    };
     let name = file.path.rsplit('/').next().unwrap_or(&file.path);
     let size = i64::try_from(file.size).unwrap_or(i64::MAX);
     let columns: Vec<ArrayRef> = vec![

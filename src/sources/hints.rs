@@ -29,7 +29,8 @@ pub(super) fn parse_hints(text: &str) -> Result<Vec<Hint>> {
             path.push(parser.parse_identifier().map_err(|e| invalid(text, e))?.value);
         }
         let written = parser.parse_data_type().map_err(|e| invalid(text, e))?;
-        let data_type = arrow_type(&written).ok_or_else(|| invalid(text, format!("the type {written} is not known")))?;
+        let data_type =
+            arrow_type(&written).ok_or_else(|| invalid(text, format!("the type {written} is not known")))?;
         hints.push((path, data_type));
         if !parser.consume_token(&Token::Comma) && parser.peek_token().token != Token::EOF {
             return Err(invalid(text, format!("a comma is expected before {}", parser.peek_token().token)));
@@ -60,13 +61,16 @@ fn arrow_type(written: &ast::DataType) -> Option<DataType> {
                 ExactNumberInfo::PrecisionAndScale(p, s) => (*p, *s),
             };
             let (precision, scale) = (u8::try_from(precision).ok()?, i8::try_from(scale).ok()?);
-            ((1..=38).contains(&precision) && (0..=precision.cast_signed()).contains(&scale)).then_some(DataType::Decimal128(precision, scale))?
+            ((1..=38).contains(&precision) && (0..=precision.cast_signed()).contains(&scale))
+                .then_some(DataType::Decimal128(precision, scale))?
         }
         A::Array(ArrayElemTypeDef::AngleBracket(item)) => {
             DataType::List(Arc::new(Field::new("element", arrow_type(item)?, true)))
         }
         A::Struct(fields, _) => {
-            let field = |x: &ast::StructField| Some(Field::new(&x.field_name.as_ref()?.value, arrow_type(&x.field_type)?, true));
+            let field = |x: &ast::StructField| {
+                Some(Field::new(&x.field_name.as_ref()?.value, arrow_type(&x.field_type)?, true))
+            };
             DataType::Struct(fields.iter().map(field).collect::<Option<Vec<_>>>()?.into())
         }
         A::Custom(name, arguments) if arguments.is_empty() => match name.to_string().to_lowercase().as_str() {
@@ -88,9 +92,15 @@ mod tests {
 
     #[test]
     fn hints_name_columns_and_fields_inside() {
-        let hints = parse_hints("a INT, b.c DATE, b.d DECIMAL(9, 2), e ARRAY<STRING>, `f g` TIMESTAMP, h TIMESTAMP_NTZ, i bigint").unwrap();
+        let hints = parse_hints(
+            "a INT, b.c DATE, b.d DECIMAL(9, 2), e ARRAY<STRING>, `f g` TIMESTAMP, h TIMESTAMP_NTZ, i bigint",
+        )
+        .unwrap();
         let text: Vec<_> = hints.iter().map(|(path, data_type)| format!("{} {data_type}", path.join("/"))).collect();
-        assert_eq!(text.get(..4).unwrap(), ["a Int32", "b/c Date32", "b/d Decimal128(9, 2)", "e List(Utf8, field: 'element')"]);
+        assert_eq!(
+            text.get(..4).unwrap(),
+            ["a Int32", "b/c Date32", "b/d Decimal128(9, 2)", "e List(Utf8, field: 'element')"]
+        );
         assert_eq!(text.get(4..).unwrap(), ["f g Timestamp(µs, \"UTC\")", "h Timestamp(µs)", "i Int64"]);
         assert!(parse_hints("").unwrap().is_empty());
         for wrong in ["a", "a INT b INT", "a MAP<INT", "a DECIMAL(50, 2)", ","] {

@@ -79,7 +79,9 @@ impl Kind {
                 Err(_) => Kind::Text,
             },
             Some(b'[') => match serde_json::from_str::<Vec<&RawValue>>(json) {
-                Ok(values) => Kind::List(Box::new(values.iter().fold(Kind::Null, |kind, x| kind.join(Kind::of_json(x.get()))))),
+                Ok(values) => {
+                    Kind::List(Box::new(values.iter().fold(Kind::Null, |kind, x| kind.join(Kind::of_json(x.get())))))
+                }
                 Err(_) => Kind::Text,
             },
             _ => Kind::of_number(json),
@@ -154,7 +156,10 @@ fn join_types(a: DataType, b: DataType) -> Option<DataType> {
     match (&a, &b) {
         (DataType::Struct(x), DataType::Struct(y)) => {
             let members = |fields: &Fields| -> Known {
-                fields.iter().map(|f| (f.name().to_lowercase(), (f.name().clone(), Kind::Typed(f.data_type().clone())))).collect()
+                fields
+                    .iter()
+                    .map(|f| (f.name().to_lowercase(), (f.name().clone(), Kind::Typed(f.data_type().clone()))))
+                    .collect()
             };
             Some(DataType::Struct(fields_of(join_members(members(x), members(y)))))
         }
@@ -173,7 +178,10 @@ fn relaxed(data_type: &DataType) -> Option<DataType> {
     Some(match data_type {
         DataType::Timestamp(_, zone) => DataType::Timestamp(TimeUnit::Microsecond, zone.as_ref().map(|_| "UTC".into())),
         DataType::Struct(fields) => DataType::Struct(
-            fields.iter().map(|x| Some(Field::new(x.name(), relaxed(x.data_type())?, true))).collect::<Option<Fields>>()?,
+            fields
+                .iter()
+                .map(|x| Some(Field::new(x.name(), relaxed(x.data_type())?, true)))
+                .collect::<Option<Fields>>()?,
         ),
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             DataType::List(Arc::new(Field::new("element", relaxed(item.data_type())?, true)))
@@ -196,7 +204,12 @@ impl Inference {
         Inference { types, members: Known::new(), order: None }
     }
 
-    pub(super) fn add(&mut self, format: Format, input: File, options: &Options) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub(super) fn add(
+        &mut self,
+        format: Format,
+        input: File,
+        options: &Options,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match format {
             Format::Json => {
                 let typed = self.types.unwrap_or(true);
@@ -229,8 +242,9 @@ impl Inference {
             Format::Parquet => {
                 let order = self.order.get_or_insert_default();
                 for field in parquet::schema(input)?.fields() {
-                    let data_type = relaxed(field.data_type())
-                        .ok_or_else(|| format!("its column {} of type {} is not supported", field.name(), field.data_type()))?;
+                    let data_type = relaxed(field.data_type()).ok_or_else(|| {
+                        format!("its column {} of type {} is not supported", field.name(), field.data_type())
+                    })?;
                     let folded = field.name().to_lowercase();
                     if !self.members.contains_key(&folded) {
                         order.push(folded);

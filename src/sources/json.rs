@@ -15,9 +15,15 @@ pub(super) struct JsonReader {
 }
 
 enum Source {
-    Lines { input: BufReader<File>, line: Vec<u8>, number: u64 },
+    Lines {
+        input: BufReader<File>,
+        line: Vec<u8>,
+        number: u64,
+    },
     /// The values of a whole file, which have been told apart; the last text may be no JSON.
-    Values { texts: std::vec::IntoIter<(u64, String)> },
+    Values {
+        texts: std::vec::IntoIter<(u64, String)>,
+    },
 }
 
 impl JsonReader {
@@ -110,7 +116,11 @@ fn split_values(bytes: &[u8]) -> Vec<(u64, String)> {
 }
 
 /// What a value is when its kind matters: for inference.
-pub(super) fn each_object(file: File, multi_line: bool, mut each: impl FnMut(&[(std::borrow::Cow<'_, str>, &RawValue)])) -> std::io::Result<()> {
+pub(super) fn each_object(
+    file: File,
+    multi_line: bool,
+    mut each: impl FnMut(&[(std::borrow::Cow<'_, str>, &RawValue)]),
+) -> std::io::Result<()> {
     let mut reader = JsonReader::open(file, multi_line)?;
     let mut visit = |text: &[u8]| {
         let Ok(text) = std::str::from_utf8(text) else { return };
@@ -140,4 +150,3 @@ pub(super) fn each_object(file: File, multi_line: bool, mut each: impl FnMut(&[(
         }
     }
 }
-

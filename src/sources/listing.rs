@@ -38,7 +38,8 @@ impl Place {
             return Err(Error::user("NOT_SUPPORTED", format!("alternatives in braces are not supported: {path}"))
                 .help("use * and ?, or several flows"));
         }
-        glob::Pattern::new(local).map_err(|e| Error::user("INVALID_PATH", format!("{path} is no valid pattern")).caused_by(e))?;
+        glob::Pattern::new(local)
+            .map_err(|e| Error::user("INVALID_PATH", format!("{path} is no valid pattern")).caused_by(e))?;
         let root = Path::new(local)
             .components()
             .take_while(|x| !x.as_os_str().to_string_lossy().contains(['*', '?', '[']))
@@ -63,11 +64,15 @@ impl Place {
                     Ok(_) => {}
                 }
                 let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
-                let matches =
-                    glob::glob_with(pattern, settings).map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
+                let matches = glob::glob_with(pattern, settings)
+                    .map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
                 for path in matches {
                     let path = path.map_err(|e| unreadable(&PathBuf::from(e.path()), e.into()))?;
-                    let hidden = path.strip_prefix(root).unwrap_or(&path).components().any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
+                    let hidden = path
+                        .strip_prefix(root)
+                        .unwrap_or(&path)
+                        .components()
+                        .any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
                     if hidden {
                         continue;
                     }
@@ -117,9 +122,9 @@ fn folder(path: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()>
 }
 
 fn push(path: &Path, found: &Metadata, files: &mut Vec<FileId>) -> Result<()> {
-    let text = path
-        .to_str()
-        .ok_or_else(|| Error::external("SOURCE_NOT_READABLE", format!("the name of the file {} is not UTF-8", path.display())))?;
+    let text = path.to_str().ok_or_else(|| {
+        Error::external("SOURCE_NOT_READABLE", format!("the name of the file {} is not UTF-8", path.display()))
+    })?;
     files.push(identify(text, found).map_err(|e| unreadable(path, e))?);
     Ok(())
 }

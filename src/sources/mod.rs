@@ -12,6 +12,7 @@ mod infer;
 mod instants;
 mod json;
 mod listing;
+mod numbers;
 mod options;
 mod parquet;
 #[cfg(test)]

@@ -154,7 +154,10 @@ impl Options {
                     continue;
                 }
                 let held = if only.is_empty() { String::new() } else { format!(" (it is {only} here)") };
-                return Err(Error::user("NOT_SUPPORTED", format!("the read_files option {name} is not supported{held}")));
+                return Err(Error::user(
+                    "NOT_SUPPORTED",
+                    format!("the read_files option {name} is not supported{held}"),
+                ));
             }
             options.set(name, key, value)?;
         }
@@ -162,7 +165,9 @@ impl Options {
     }
 
     fn set(&mut self, name: &str, key: &str, value: &str) -> Result<()> {
-        let wrong = |wanted: &str| Error::user("INVALID_OPTION", format!("the read_files option {key} is {value:?}, it must be {wanted}"));
+        let wrong = |wanted: &str| {
+            Error::user("INVALID_OPTION", format!("the read_files option {key} is {value:?}, it must be {wanted}"))
+        };
         let flag = || match value.to_lowercase().as_str() {
             "true" => Ok(true),
             "false" => Ok(false),
@@ -198,8 +203,11 @@ impl Options {
                 "rescue" => self.rescue_inferred = true,
                 "none" => self.rescue_inferred = false,
                 "addnewcolumns" | "failonnewcolumns" | "addnewcolumnswithtypewidening" => {
-                    return Err(Error::user("NOT_SUPPORTED", format!("the schemaEvolutionMode {value} is not supported"))
-                        .help("rescue and none are; a schema that was inferred stays as it is"));
+                    return Err(Error::user(
+                        "NOT_SUPPORTED",
+                        format!("the schemaEvolutionMode {value} is not supported"),
+                    )
+                    .help("rescue and none are; a schema that was inferred stays as it is"));
                 }
                 _ => return Err(wrong("rescue or none")),
             },
@@ -207,8 +215,12 @@ impl Options {
             "schemahints" => self.hints = parse_hints(value)?,
             "recursivefilelookup" => self.recursive = flag()?,
             "pathglobfilter" | "filenamepattern" => self.name_glob = globbed()?,
-            "maxfilespertrigger" => self.max_files = value.parse().ok().filter(|x| *x > 0).ok_or_else(|| wrong("a number of files"))?,
-            "maxbytespertrigger" => self.max_bytes = Some(bytes(value).ok_or_else(|| wrong("a number of bytes, such as 10g"))?),
+            "maxfilespertrigger" => {
+                self.max_files = value.parse().ok().filter(|x| *x > 0).ok_or_else(|| wrong("a number of files"))?
+            }
+            "maxbytespertrigger" => {
+                self.max_bytes = Some(bytes(value).ok_or_else(|| wrong("a number of bytes, such as 10g"))?)
+            }
             "multiline" => self.multi_line = flag()?,
             "header" => self.header = flag()?,
             "sep" | "delimiter" => self.separator = byte()?.ok_or_else(|| wrong("one ASCII character"))?,

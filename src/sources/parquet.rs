@@ -9,10 +9,8 @@ use arrow::json::LineDelimitedWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 use super::files::{BATCH_ROWS, file_path_member};
-use crate::lake::FileId;
 use crate::lake::types::{conform_array, position};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+use crate::lake::{Failure, FileId, undamaged};
 
 /// Reads batches of the columns of a schema; where rescuing is asked for, other columns and columns of a type that does
 /// not fit go into a JSON object a row.
@@ -25,6 +23,10 @@ pub(super) struct ParquetReader {
 
 impl ParquetReader {
     pub(super) fn open(input: File, file: &FileId, schema: &SchemaRef, rescue: bool) -> Result<ParquetReader, Failure> {
+        undamaged(|| ParquetReader::build(input, file, schema, rescue))
+    }
+
+    fn build(input: File, file: &FileId, schema: &SchemaRef, rescue: bool) -> Result<ParquetReader, Failure> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(input)?;
         let found = builder.schema().fields();
         let builder = if rescue {
@@ -40,7 +42,7 @@ impl ParquetReader {
 
     /// The next rows, and what was rescued of them.
     pub(super) fn next(&mut self) -> Result<Option<(RecordBatch, Option<ArrayRef>)>, Failure> {
-        let Some(batch) = self.inner.next().transpose()? else { return Ok(None) };
+        let Some(batch) = undamaged(|| Ok(self.inner.next().transpose()?))? else { return Ok(None) };
         let mut columns = Vec::with_capacity(self.schema.fields().len());
         let mut taken = vec![false; batch.num_columns()];
         for field in self.schema.fields() {
@@ -58,7 +60,13 @@ impl ParquetReader {
                 }
                 None if self.rescue.is_some() => columns.push(new_null_array(field.data_type(), batch.num_rows())),
                 None => {
-                    return Err(format!("its column {} is {}, the schema says {}", field.name(), column.data_type(), field.data_type()).into());
+                    return Err(format!(
+                        "its column {} is {}, the schema says {}",
+                        field.name(),
+                        column.data_type(),
+                        field.data_type()
+                    )
+                    .into());
                 }
             }
         }
@@ -94,5 +102,5 @@ fn rescued(batch: &RecordBatch, taken: &[bool], end: &str) -> Result<Option<Arra
 
 /// The schema of a file.
 pub(super) fn schema(input: File) -> Result<Schema, Failure> {
-    Ok(ParquetRecordBatchReaderBuilder::try_new(input)?.schema().as_ref().clone())
+    undamaged(|| Ok(ParquetRecordBatchReaderBuilder::try_new(input)?.schema().as_ref().clone()))
 }

@@ -30,7 +30,9 @@ fn schema(fields: &[(&str, DataType)]) -> SchemaRef {
 
 /// Rows as JSON objects, nulls included.
 fn to_json(batches: &[RecordBatch]) -> Vec<Value> {
-    let mut writer = arrow::json::WriterBuilder::new().with_explicit_nulls(true).build::<_, arrow::json::writer::LineDelimited>(Vec::new());
+    let mut writer = arrow::json::WriterBuilder::new()
+        .with_explicit_nulls(true)
+        .build::<_, arrow::json::writer::LineDelimited>(Vec::new());
     for batch in batches {
         writer.write(batch).unwrap();
     }
@@ -48,7 +50,12 @@ fn read_file(source: &FileSource, file: &FileId, schema: &SchemaRef) -> Result<(
 }
 
 /// Writes a text into a file, reads it, and gives rows and counts.
-fn read_text(name: &str, text: impl AsRef<[u8]>, options: &[(&str, &str)], declared: Option<&SchemaRef>) -> Result<(Vec<Value>, ReadStats)> {
+fn read_text(
+    name: &str,
+    text: impl AsRef<[u8]>,
+    options: &[(&str, &str)],
+    declared: Option<&SchemaRef>,
+) -> Result<(Vec<Value>, ReadStats)> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(name), text).unwrap();
     let source = source(folder.path(), options)?;
@@ -94,7 +101,10 @@ fn malformed_json_is_treated_by_mode() {
     );
     assert_eq!(stats, ReadStats { rows: 6, malformed: 3, dropped: 0, rescued: 0 });
     let (rows, stats) = read_text("a.json", DAMAGED, &[("mode", "dropMalformed")], Some(&people())).unwrap();
-    assert_eq!(rows.iter().map(|x| x["name"].clone()).collect::<Vec<_>>(), [Value::from("Ann"), "Dan".into(), Value::Null]);
+    assert_eq!(
+        rows.iter().map(|x| x["name"].clone()).collect::<Vec<_>>(),
+        [Value::from("Ann"), "Dan".into(), Value::Null]
+    );
     assert_eq!(stats, ReadStats { rows: 3, malformed: 3, dropped: 3, rescued: 0 });
     let error = read_text("a.json", DAMAGED, &[("mode", "FAILFAST")], Some(&people())).unwrap_err();
     assert_eq!(error.code(), "MALFORMED_RECORD");
@@ -103,7 +113,9 @@ fn malformed_json_is_treated_by_mode() {
 
 #[test]
 fn what_does_not_fit_is_rescued_where_that_is_wanted() {
-    let (rows, stats) = read_text("a.json", DAMAGED, &[("rescuedDataColumn", "rest"), ("mode", "DROPMALFORMED")], Some(&people())).unwrap();
+    let (rows, stats) =
+        read_text("a.json", DAMAGED, &[("rescuedDataColumn", "rest"), ("mode", "DROPMALFORMED")], Some(&people()))
+            .unwrap();
     assert_eq!(
         lines(&rows),
         [
@@ -161,9 +173,16 @@ fn a_json_schema_is_inferred_with_types_and_hints() {
             "_rescued_data Utf8",
         ]
     );
-    let hinted = infer(&[("cloudFiles.schemaHints", "n SMALLINT, o.y DATE, added TIMESTAMP"), ("schemaEvolutionMode", "none")]);
-    assert!(hinted.contains(&"n Int16".to_owned()) && hinted.contains(&"added Timestamp(µs, \"UTC\")".to_owned()), "{hinted:?}");
-    assert!(hinted.iter().any(|x| x.contains("\"y\": Date32")) && !hinted.iter().any(|x| x.contains("rescued")), "{hinted:?}");
+    let hinted =
+        infer(&[("cloudFiles.schemaHints", "n SMALLINT, o.y DATE, added TIMESTAMP"), ("schemaEvolutionMode", "none")]);
+    assert!(
+        hinted.contains(&"n Int16".to_owned()) && hinted.contains(&"added Timestamp(µs, \"UTC\")".to_owned()),
+        "{hinted:?}"
+    );
+    assert!(
+        hinted.iter().any(|x| x.contains("\"y\": Date32")) && !hinted.iter().any(|x| x.contains("rescued")),
+        "{hinted:?}"
+    );
     assert!(infer(&[("inferColumnTypes", "false")]).iter().all(|x| x.ends_with(" Utf8")));
 }
 
@@ -189,11 +208,21 @@ fn separated_values_are_read_by_header_or_by_place() {
         ]
     );
     assert_eq!(stats.malformed, 3);
-    let (rows, _) = read_text("a.csv", "x,1\n#no\ny,2\n", &[("comment", "#")], Some(&schema(&[("k", DataType::Utf8), ("v", DataType::Int8)]))).unwrap();
+    let (rows, _) = read_text(
+        "a.csv",
+        "x,1\n#no\ny,2\n",
+        &[("comment", "#")],
+        Some(&schema(&[("k", DataType::Utf8), ("v", DataType::Int8)])),
+    )
+    .unwrap();
     assert_eq!(lines(&rows), [r#"{"k":"x","v":1}"#, r#"{"k":"y","v":2}"#]);
-    let (rows, stats) =
-        read_text("a.csv", "k,v,w\nx,1,5\ny,z,\n", &[("header", "true"), ("rescuedDataColumn", "r")], Some(&schema(&[("k", DataType::Utf8), ("v", DataType::Int8)])))
-            .unwrap();
+    let (rows, stats) = read_text(
+        "a.csv",
+        "k,v,w\nx,1,5\ny,z,\n",
+        &[("header", "true"), ("rescuedDataColumn", "r")],
+        Some(&schema(&[("k", DataType::Utf8), ("v", DataType::Int8)])),
+    )
+    .unwrap();
     assert_eq!(
         lines(&rows),
         [
@@ -226,14 +255,23 @@ fn a_schema_of_separated_values_is_inferred_as_text_or_typed() {
     };
     assert_eq!(
         kinds(&[("header", "true"), ("inferSchema", "true")]),
-        ["id Int64", "day Date32", "at Timestamp(µs, \"UTC\")", "ok Boolean", "x Float64", "code Utf8", "_rescued_data Utf8"]
+        [
+            "id Int64",
+            "day Date32",
+            "at Timestamp(µs, \"UTC\")",
+            "ok Boolean",
+            "x Float64",
+            "code Utf8",
+            "_rescued_data Utf8"
+        ]
     );
     assert_eq!(kinds(&[("header", "true")])[0], "id Utf8");
     assert_eq!(kinds(&[])[5], "_c5 Utf8");
 }
 
 fn write_parquet(path: &Path, batch: &RecordBatch) {
-    let mut writer = ::parquet::arrow::ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+    let mut writer =
+        ::parquet::arrow::ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
 }
@@ -257,14 +295,28 @@ fn parquet_keeps_its_types_and_is_widened_but_never_cut() {
     let (rows, _) = read_file(&plain, &files[0], &inferred).unwrap();
     assert_eq!(
         lines(&rows),
-        [r#"{"Id":1,"s":"a","t":"1970-01-01T00:00:00.000001Z"}"#, r#"{"Id":null,"s":"b","t":"1970-01-01T00:00:00.000002Z"}"#]
+        [
+            r#"{"Id":1,"s":"a","t":"1970-01-01T00:00:00.000001Z"}"#,
+            r#"{"Id":null,"s":"b","t":"1970-01-01T00:00:00.000002Z"}"#
+        ]
     );
     let wide = schema(&[("id", DataType::Int64), ("new", DataType::Utf8)]);
-    assert_eq!(lines(&read_file(&plain, &files[0], &wide).unwrap().0), [r#"{"id":1,"new":null}"#, r#"{"id":null,"new":null}"#]);
+    assert_eq!(
+        lines(&read_file(&plain, &files[0], &wide).unwrap().0),
+        [r#"{"id":1,"new":null}"#, r#"{"id":null,"new":null}"#]
+    );
     let error = read_file(&plain, &files[0], &schema(&[("s", DataType::Int64)])).unwrap_err();
     assert!(error.to_string().contains("a.parquet") && error.to_string().contains("column s is"), "{error}");
     let rescuing = source(folder.path(), &[("rescuedDataColumn", "r")]).unwrap();
-    let (rows, stats) = read_file(&rescuing, &files[0], &rescuing.declared(&schema(&[("id", DataType::Int8), ("t", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())))]))).unwrap();
+    let (rows, stats) = read_file(
+        &rescuing,
+        &files[0],
+        &rescuing.declared(&schema(&[
+            ("id", DataType::Int8),
+            ("t", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+        ])),
+    )
+    .unwrap();
     assert_eq!(stats.rescued, 2);
     let first: Value = serde_json::from_str(rows[0]["r"].as_str().unwrap()).unwrap();
     assert_eq!((&first["Id"], &first["s"]), (&Value::from(1), &Value::from("a")));
@@ -290,13 +342,17 @@ fn files_are_found_by_folder_name_and_pattern_and_hidden_ones_are_not() {
     };
     let root = folder.path();
     assert_eq!(names(root, &[]), ["/a.json", "/b.json", "/e.txt"]);
-    assert_eq!(names(root, &[("pathGlobFilter", "*.json"), ("recursiveFileLookup", "true")]), ["/a.json", "/b.json", "/sub/f.json"]);
+    assert_eq!(
+        names(root, &[("pathGlobFilter", "*.json"), ("recursiveFileLookup", "true")]),
+        ["/a.json", "/b.json", "/sub/f.json"]
+    );
     assert_eq!(names(&root.join("*.json"), &[]), ["/a.json", "/b.json"]);
     assert_eq!(names(&root.join("*/*.json"), &[]), ["/sub/f.json"]);
     assert_eq!(names(&root.join("s*"), &[("format", "json")]), ["/sub/f.json"]);
     assert_eq!(names(&root.join("b.json"), &[]), ["/b.json"]);
     let source = source(root, &[]).unwrap();
-    let seen: BTreeMap<String, ()> = source.discover(|_| false, false).unwrap().into_iter().map(|x| (x.path, ())).collect();
+    let seen: BTreeMap<String, ()> =
+        source.discover(|_| false, false).unwrap().into_iter().map(|x| (x.path, ())).collect();
     assert!(source.discover(|x| seen.contains_key(x), true).unwrap().is_empty());
 }
 
@@ -388,4 +444,39 @@ proptest! {
         let _ = read_text(name, &bytes, options, Some(&people()));
         let _ = read_text(name, &bytes, options, None);
     }
+
+    /// A Parquet file in which bytes changed is rows or an error too.
+    #[test]
+    fn a_damaged_parquet_file_is_rows_or_an_error(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in prop::option::of(any::<prop::sample::Index>())
+    ) {
+        let mut bytes = parquet_of_many_types();
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let _ = read_text("a.parquet", &bytes, &[], None);
+        let _ = read_text("a.parquet", &bytes, &[("rescuedDataColumn", "r")], Some(&people()));
+    }
+}
+
+fn parquet_of_many_types() -> Vec<u8> {
+    use arrow::array::{Int64Array, ListBuilder, StringArray, StringBuilder};
+    let mut list = ListBuilder::new(StringBuilder::new());
+    for i in 0..100 {
+        list.values().append_value(format!("item {}", i % 7));
+        list.append(i % 3 > 0);
+    }
+    let batch = RecordBatch::try_from_iter(vec![
+        ("age", Arc::new(Int64Array::from_iter_values(0..100)) as _),
+        ("name", Arc::new(StringArray::from_iter_values((0..100).map(|i| format!("name {}", i % 10)))) as _),
+        ("l", Arc::new(list.finish()) as _),
+    ])
+    .unwrap();
+    let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
 }

@@ -21,11 +21,7 @@ fn least(rows: &BTreeMap<(Row, Row), Diff>) -> BTreeMap<Row, Diff> {
 }
 
 fn present(rows: &BTreeMap<Row, Diff>) -> BTreeMap<Row, Diff> {
-    once(
-        rows.iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(row, _)| row.clone()),
-    )
+    once(rows.iter().filter(|(_, count)| **count > 0).map(|(row, _)| row.clone()))
 }
 
 #[test]
@@ -45,9 +41,7 @@ fn equals_the_oracle_in_a_dataflow() {
         check(&feed, &output, |_, rows| least(rows));
 
         let feed = random_feed(&mut random, 120, epochs, 60, |r| text("row", r.below(20)));
-        let output = run(workers, 2, feed.clone(), |rows| {
-            rows.distinct_rows("distinct")
-        });
+        let output = run(workers, 2, feed.clone(), |rows| rows.distinct_rows("distinct"));
         check(&feed, &output, |_, rows| present(rows));
     }
 }
@@ -57,19 +51,14 @@ fn equals_the_oracle_across_segments_and_snapshots() {
     for seed in 100..120u64 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
-        let feed = random_feed(&mut random, 300, 12, 60, |r| {
-            (text("k", r.below(3)), text("row", r.below(60)))
-        });
+        let feed = random_feed(&mut random, 300, 12, 60, |r| (text("k", r.below(3)), text("row", r.below(60))));
         let mut keyed = DedupState::with_overlay(16);
         let mut whole = DistinctState::with_overlay(16);
         let (mut firsts, mut distinct) = (Feed::new(), Feed::new());
         for (epoch, rows) in feed.iter().enumerate() {
             if epoch % 5 == 4 {
                 let (a, b) = (keyed.snapshot().unwrap(), whole.snapshot().unwrap());
-                (keyed, whole) = (
-                    DedupState::with_overlay(16),
-                    DistinctState::with_overlay(16),
-                );
+                (keyed, whole) = (DedupState::with_overlay(16), DistinctState::with_overlay(16));
                 assert!(keyed.restore(&b, |_| true).is_err());
                 keyed.restore(&a, |_| true).unwrap();
                 whole.restore(&b, |_| true).unwrap();
@@ -78,24 +67,12 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             keyed.apply(rows, &mut out);
             firsts.push(out);
             let mut out = Vec::new();
-            whole.apply(
-                rows.iter()
-                    .map(|((_, row), diff)| (row.clone(), *diff))
-                    .collect(),
-                &mut out,
-            );
+            whole.apply(rows.iter().map(|((_, row), diff)| (row.clone(), *diff)).collect(), &mut out);
             distinct.push(out);
         }
         check(&feed, &firsts, |_, rows| least(rows));
-        let rows: Feed<Row> = feed
-            .iter()
-            .map(|epoch| {
-                epoch
-                    .iter()
-                    .map(|((_, row), diff)| (row.clone(), *diff))
-                    .collect()
-            })
-            .collect();
+        let rows: Feed<Row> =
+            feed.iter().map(|epoch| epoch.iter().map(|((_, row), diff)| (row.clone(), *diff)).collect()).collect();
         check(&rows, &distinct, |_, rows| present(rows));
     }
 }

@@ -25,29 +25,12 @@ fn draw(random: &mut Random, keys: u64, sequences: u64) -> (Row, Change) {
     if random.below(7) == 0 {
         return (key, Change::delete(at));
     }
-    let value = Row::from(
-        (0..3)
-            .map(|_| b"---xy"[random.below(5) as usize])
-            .collect::<Vec<u8>>(),
-    );
+    let value = Row::from((0..3).map(|_| b"---xy"[random.below(5) as usize]).collect::<Vec<u8>>());
     let rank = Row::from(format!("{}", random.below(3)).as_bytes());
-    (
-        key,
-        Change {
-            sequence: at,
-            upsert: Some(Upsert {
-                rank,
-                tracked: value.clone(),
-                value,
-            }),
-        },
-    )
+    (key, Change { sequence: at, upsert: Some(Upsert { rank, tracked: value.clone(), value }) })
 }
 
-fn oracle(
-    changes: &BTreeMap<(Row, Change), Diff>,
-    truncates: &BTreeMap<Row, Diff>,
-) -> BTreeMap<(Row, Change), Diff> {
+fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Diff>) -> BTreeMap<(Row, Change), Diff> {
     let mut out = BTreeMap::new();
     for (key, winners) in winners(changes) {
         // Truncates are deletes among the winners, and win.
@@ -63,19 +46,13 @@ fn oracle(
         let mut previous: Option<Row> = None;
         for (truncate, winner) in all.into_values() {
             match winner {
-                Some(Change {
-                    sequence,
-                    upsert: Some(upsert),
-                }) if !truncate => {
+                Some(Change { sequence, upsert: Some(upsert) }) if !truncate => {
                     let value = merge(previous.as_deref(), &upsert.value);
                     previous = Some(value.clone());
                     let upsert = Some(Upsert { value, ..upsert });
                     out.insert((key.clone(), Change { sequence, upsert }), 1);
                 }
-                Some(Change {
-                    sequence,
-                    upsert: None,
-                }) => {
+                Some(Change { sequence, upsert: None }) => {
                     previous = None;
                     out.insert((key.clone(), Change::delete(sequence)), 1);
                 }
@@ -94,37 +71,23 @@ fn equals_the_oracle_in_a_dataflow() {
         let epochs = 1 + random.below(12) as usize;
         let (keys, sequences) = (1 + random.below(5), 2 + random.below(20));
         let changes = random_feed(&mut random, 100, epochs, 35, |r| draw(r, keys, sequences));
-        let truncates = random_feed(&mut random, seed as usize % 5, epochs, 40, |r| {
-            sequence(r.below(sequences))
-        });
+        let truncates = random_feed(&mut random, seed as usize % 5, epochs, 40, |r| sequence(r.below(sequences)));
         let all = totals(&truncates);
         let ties = Arc::new(Mutex::new(BTreeMap::<Epoch, i64>::new()));
         let counted = ties.clone();
         let workers = 1 + (seed % 2) as usize;
         let count = move |epoch, moved| *counted.lock().unwrap().entry(epoch).or_default() += moved;
         let output = if seed % 5 == 0 {
-            run(workers, 2, changes.clone(), move |changes| {
-                changes.fill(None, "fill", merge, count.clone())
-            })
+            run(workers, 2, changes.clone(), move |changes| changes.fill(None, "fill", merge, count.clone()))
         } else {
-            run2(
-                workers,
-                2,
-                (changes.clone(), truncates),
-                move |changes, truncates| changes.fill(truncates, "fill", merge, count.clone()),
-            )
+            run2(workers, 2, (changes.clone(), truncates), move |changes, truncates| {
+                changes.fill(truncates, "fill", merge, count.clone())
+            })
         };
-        check(&changes, &output, |epoch, changes| {
-            oracle(changes, &all[epoch])
-        });
+        check(&changes, &output, |epoch, changes| oracle(changes, &all[epoch]));
         let mut lost = 0;
         for (epoch, input) in totals(&changes).iter().enumerate() {
-            lost += ties
-                .lock()
-                .unwrap()
-                .get(&(epoch as Epoch))
-                .copied()
-                .unwrap_or(0);
+            lost += ties.lock().unwrap().get(&(epoch as Epoch)).copied().unwrap_or(0);
             assert_eq!(lost, losers(input), "losers after epoch {epoch}");
         }
     }
@@ -146,20 +109,14 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             if epoch % 6 == 5 {
                 let bytes = state.snapshot().unwrap();
                 state = FillState::with_overlay(16);
-                state
-                    .restore(&bytes, |key| !stable_hash(key).is_multiple_of(2))
-                    .unwrap();
-                state
-                    .restore(&bytes, |key| stable_hash(key).is_multiple_of(2))
-                    .unwrap();
+                state.restore(&bytes, |key| !stable_hash(key).is_multiple_of(2)).unwrap();
+                state.restore(&bytes, |key| stable_hash(key).is_multiple_of(2)).unwrap();
             }
             let mut out = Vec::new();
             state.apply(updates, &truncates[epoch], &merge, &mut out);
             output.push(out);
         }
-        check(&changes, &output, |epoch, changes| {
-            oracle(changes, &all[epoch])
-        });
+        check(&changes, &output, |epoch, changes| oracle(changes, &all[epoch]));
     }
 }
 
@@ -169,57 +126,25 @@ fn a_late_update_goes_as_far_as_it_is_inherited() {
     let key = Row::from(b"k");
     let at = |n: u64, value: &str| {
         let value = Row::from(value.as_bytes());
-        Change {
-            sequence: sequence(n),
-            upsert: Some(Upsert {
-                rank: value.clone(),
-                tracked: value.clone(),
-                value,
-            }),
-        }
+        Change { sequence: sequence(n), upsert: Some(Upsert { rank: value.clone(), tracked: value.clone(), value }) }
     };
     let mut state = FillState::new();
     let mut out = Vec::new();
-    let first: Vec<_> = [at(1, "a--"), at(4, "--c"), at(6, "b--"), at(8, "---")]
-        .map(|c| ((key.clone(), c), 1))
-        .into();
+    let first: Vec<_> = [at(1, "a--"), at(4, "--c"), at(6, "b--"), at(8, "---")].map(|c| ((key.clone(), c), 1)).into();
     state.apply(&first, &[], &merge, &mut out);
     let values = |out: &[((Row, Change), Diff)]| -> Vec<(String, Diff)> {
         out.iter()
-            .map(|((_, c), d)| {
-                (
-                    String::from_utf8(c.upsert.clone().unwrap().value.to_vec()).unwrap(),
-                    *d,
-                )
-            })
+            .map(|((_, c), d)| (String::from_utf8(c.upsert.clone().unwrap().value.to_vec()).unwrap(), *d))
             .collect()
     };
-    let text = |list: &[(&str, Diff)]| {
-        list.iter()
-            .map(|(s, d)| ((*s).to_owned(), *d))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        values(&out),
-        text(&[("a--", 1), ("a-c", 1), ("b-c", 1), ("b-c", 1)])
-    );
+    let text = |list: &[(&str, Diff)]| list.iter().map(|(s, d)| ((*s).to_owned(), *d)).collect::<Vec<_>>();
+    assert_eq!(values(&out), text(&[("a--", 1), ("a-c", 1), ("b-c", 1), ("b-c", 1)]));
     out.clear();
     state.apply(&[((key.clone(), at(2, "z--")), 1)], &[], &merge, &mut out);
     assert_eq!(values(&out), text(&[("z--", 1), ("a-c", -1), ("z-c", 1)]));
     out.clear();
-    state.apply(
-        &[((key.clone(), Change::delete(sequence(5))), 1)],
-        &[],
-        &merge,
-        &mut out,
-    );
+    state.apply(&[((key.clone(), Change::delete(sequence(5))), 1)], &[], &merge, &mut out);
     assert_eq!(out.len(), 5);
-    let upserts: Vec<_> = out
-        .into_iter()
-        .filter(|((_, c), _)| c.upsert.is_some())
-        .collect();
-    assert_eq!(
-        values(&upserts),
-        text(&[("b-c", -1), ("b--", 1), ("b-c", -1), ("b--", 1)])
-    );
+    let upserts: Vec<_> = out.into_iter().filter(|((_, c), _)| c.upsert.is_some()).collect();
+    assert_eq!(values(&upserts), text(&[("b-c", -1), ("b--", 1), ("b-c", -1), ("b--", 1)]));
 }

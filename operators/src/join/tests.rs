@@ -8,11 +8,7 @@ use crate::testing::{Feed, Random, add, check, random_feed, run2, totals};
 type Item = (Option<Row>, Row);
 type Out = BTreeMap<(Row, Option<Row>), Diff>;
 
-fn oracle(
-    kind: JoinKind,
-    rows: &BTreeMap<Item, Diff>,
-    reference: &BTreeMap<(Row, Row), Diff>,
-) -> Out {
+fn oracle(kind: JoinKind, rows: &BTreeMap<Item, Diff>, reference: &BTreeMap<(Row, Row), Diff>) -> Out {
     let mut out = Out::new();
     for ((key, row), count) in rows {
         let mut any = false;
@@ -40,18 +36,12 @@ fn feeds(random: &mut Random, epochs: usize, keys: u64) -> (Feed<Item>, Feed<(Ro
         let row = text(&format!("{key}-{null}-"), r.below(6));
         ((!null).then(|| text("k", key)), row)
     });
-    let reference = random_feed(random, 30, epochs, 60, |r| {
-        (text("k", r.below(keys)), text("ref", r.below(4)))
-    });
+    let reference = random_feed(random, 30, epochs, 60, |r| (text("k", r.below(keys)), text("ref", r.below(4))));
     (rows, reference)
 }
 
 fn kind(seed: u64) -> JoinKind {
-    if seed.is_multiple_of(2) {
-        JoinKind::Left
-    } else {
-        JoinKind::Inner
-    }
+    if seed.is_multiple_of(2) { JoinKind::Left } else { JoinKind::Inner }
 }
 
 #[test]
@@ -64,15 +54,10 @@ fn equals_the_oracle_in_a_dataflow() {
         let feeds = feeds(&mut random, epochs, keys);
         let references = totals(&feeds.1);
         let workers = 1 + (seed / 2 % 2) as usize;
-        let output = run2(
-            workers,
-            1 + random.below(3) as usize,
-            feeds.clone(),
-            move |rows, reference| rows.equi_join(reference, kind, "join"),
-        );
-        check(&feeds.0, &output, |epoch, rows| {
-            oracle(kind, rows, &references[epoch])
+        let output = run2(workers, 1 + random.below(3) as usize, feeds.clone(), move |rows, reference| {
+            rows.equi_join(reference, kind, "join")
         });
+        check(&feeds.0, &output, |epoch, rows| oracle(kind, rows, &references[epoch]));
     }
 }
 
@@ -96,8 +81,6 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             state.apply(rows.clone(), reference, &mut out);
             output.push(out);
         }
-        check(&rows, &output, |epoch, rows| {
-            oracle(kind, rows, &references[epoch])
-        });
+        check(&rows, &output, |epoch, rows| oracle(kind, rows, &references[epoch]));
     }
 }

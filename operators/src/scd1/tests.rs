@@ -4,29 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::testing::{
-    Feed, Random, check, draw_change, losers, random_feed, run, run2, totals, winners,
-};
+use crate::testing::{Feed, Random, check, draw_change, losers, random_feed, run, run2, totals, winners};
 
 fn sequence(n: u64) -> Row {
     Row::from(n.to_be_bytes().as_slice())
 }
 
-fn oracle(
-    changes: &BTreeMap<(Row, Change), Diff>,
-    truncates: &BTreeMap<Row, Diff>,
-) -> BTreeMap<(Row, Row), Diff> {
-    let truncated = truncates
-        .iter()
-        .filter(|(_, count)| **count > 0)
-        .map(|(sequence, _)| sequence)
-        .max();
+fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Diff>) -> BTreeMap<(Row, Row), Diff> {
+    let truncated = truncates.iter().filter(|(_, count)| **count > 0).map(|(sequence, _)| sequence).max();
     let mut out = BTreeMap::new();
     for (key, winners) in winners(changes) {
-        if let Some(Change {
-            sequence,
-            upsert: Some(upsert),
-        }) = winners.last()
+        if let Some(Change { sequence, upsert: Some(upsert) }) = winners.last()
             && truncated.is_none_or(|truncated| sequence > truncated)
         {
             out.insert((key, upsert.value.clone()), 1);
@@ -42,40 +30,24 @@ fn equals_the_oracle_in_a_dataflow() {
         let mut random = Random::new(seed);
         let epochs = 1 + random.below(12) as usize;
         let (keys, sequences) = (1 + random.below(6), 2 + random.below(20));
-        let changes = random_feed(&mut random, 100, epochs, 35, |r| {
-            draw_change(r, keys, sequences, 3)
-        });
-        let truncates = random_feed(&mut random, seed as usize % 5, epochs, 40, |r| {
-            sequence(r.below(sequences))
-        });
+        let changes = random_feed(&mut random, 100, epochs, 35, |r| draw_change(r, keys, sequences, 3));
+        let truncates = random_feed(&mut random, seed as usize % 5, epochs, 40, |r| sequence(r.below(sequences)));
         let all = totals(&truncates);
         let ties = Arc::new(Mutex::new(BTreeMap::<Epoch, i64>::new()));
         let counted = ties.clone();
         let workers = 1 + (seed % 2) as usize;
         let count = move |epoch, moved| *counted.lock().unwrap().entry(epoch).or_default() += moved;
         let output = if seed % 5 == 0 {
-            run(workers, 2, changes.clone(), move |changes| {
-                changes.scd1(None, "newest", count.clone())
-            })
+            run(workers, 2, changes.clone(), move |changes| changes.scd1(None, "newest", count.clone()))
         } else {
-            run2(
-                workers,
-                2,
-                (changes.clone(), truncates),
-                move |changes, truncates| changes.scd1(truncates, "newest", count.clone()),
-            )
+            run2(workers, 2, (changes.clone(), truncates), move |changes, truncates| {
+                changes.scd1(truncates, "newest", count.clone())
+            })
         };
-        check(&changes, &output, |epoch, changes| {
-            oracle(changes, &all[epoch])
-        });
+        check(&changes, &output, |epoch, changes| oracle(changes, &all[epoch]));
         let mut lost = 0;
         for (epoch, input) in totals(&changes).iter().enumerate() {
-            lost += ties
-                .lock()
-                .unwrap()
-                .get(&(epoch as Epoch))
-                .copied()
-                .unwrap_or(0);
+            lost += ties.lock().unwrap().get(&(epoch as Epoch)).copied().unwrap_or(0);
             assert_eq!(lost, losers(input), "losers after epoch {epoch}");
         }
     }
@@ -90,27 +62,20 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let epochs = 15;
         let (keys, sequences) = (1 + random.below(5), 4 + random.below(60));
         let retract = if append_only { 0 } else { 40 };
-        let changes = random_feed(&mut random, 300, epochs, retract, |r| {
-            draw_change(r, keys, sequences, 3)
-        });
+        let changes = random_feed(&mut random, 300, epochs, retract, |r| draw_change(r, keys, sequences, 3));
         let truncates = random_feed(&mut random, 5, epochs, 50, |r| sequence(r.below(sequences)));
         let all = totals(&truncates);
         let mut states = vec![Scd1State::with_overlay(append_only, 16)];
         let mut output = Feed::new();
         for (epoch, updates) in changes.iter().enumerate() {
             if epoch % 6 == 5 {
-                let shards: Vec<_> = states
-                    .iter()
-                    .map(|state| state.snapshot().unwrap())
-                    .collect();
+                let shards: Vec<_> = states.iter().map(|state| state.snapshot().unwrap()).collect();
                 let workers = 1 + random.below(3);
                 states = (0..workers)
                     .map(|worker| {
                         let mut state = Scd1State::with_overlay(append_only, 16);
                         for shard in &shards {
-                            state
-                                .restore(shard, |key| stable_hash(key) % workers == worker)
-                                .unwrap();
+                            state.restore(shard, |key| stable_hash(key) % workers == worker).unwrap();
                         }
                         state
                     })
@@ -128,9 +93,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             }
             output.push(out);
         }
-        check(&changes, &output, |epoch, changes| {
-            oracle(changes, &all[epoch])
-        });
+        check(&changes, &output, |epoch, changes| oracle(changes, &all[epoch]));
         if append_only {
             let stored: usize = states.iter().map(|state| state.events.len()).sum();
             assert_eq!(stored, winners(totals(&changes).last().unwrap()).len());
@@ -140,15 +103,8 @@ fn equals_the_oracle_across_segments_and_snapshots() {
 
 fn upsert(at: u64, value: &str) -> Change {
     let value = Row::from(value.as_bytes());
-    let upsert = crate::Upsert {
-        rank: value.clone(),
-        tracked: value.clone(),
-        value,
-    };
-    Change {
-        sequence: sequence(at),
-        upsert: Some(upsert),
-    }
+    let upsert = crate::Upsert { rank: value.clone(), tracked: value.clone(), value };
+    Change { sequence: sequence(at), upsert: Some(upsert) }
 }
 
 /// Truncate at 3 takes what was last written at 1 and 2 and leaves what was last written at 6.
@@ -166,11 +122,8 @@ fn a_truncate_deletes_what_is_older_whenever_it_comes() {
         let mut state = Scd1State::new();
         let mut total = BTreeMap::new();
         let truncate = [(sequence(3), 1)];
-        let steps: [(&[_], &[_]); 2] = if early {
-            [(&[], &truncate), (&changes, &[])]
-        } else {
-            [(&changes, &[]), (&[], &truncate)]
-        };
+        let steps: [(&[_], &[_]); 2] =
+            if early { [(&[], &truncate), (&changes, &[])] } else { [(&changes, &[]), (&[], &truncate)] };
         for (changes, truncates) in steps {
             let mut out = Vec::new();
             state.apply(changes, truncates, &mut out);

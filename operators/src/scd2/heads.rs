@@ -35,9 +35,7 @@ pub(super) fn up_to<'a>(heads: &'a KeyMut<'_>, at: &[u8]) -> Option<&'a [u8]> {
 
 /// The first head after `sequence`.
 pub(super) fn after<'a>(heads: &'a KeyMut<'_>, at: &[u8]) -> Option<&'a [u8]> {
-    heads
-        .after(&head(at))
-        .and_then(|entry| sequence(entry.order))
+    heads.after(&head(at)).and_then(|entry| sequence(entry.order))
 }
 
 pub(super) fn set(heads: &mut KeyMut<'_>, sequence: &[u8], is_head: bool) {

@@ -27,11 +27,7 @@ struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     fn of(event: Event<'a>) -> Self {
-        Piece {
-            start: event.sequence,
-            tracked: event.tracked(),
-            value: event.value,
-        }
+        Piece { start: event.sequence, tracked: event.tracked(), value: event.value }
     }
 }
 
@@ -74,10 +70,7 @@ pub(super) fn change(
 
 /// The winner at `sequence` has changed from `old` to `new`: emits what that does to the versions
 /// and moves the run heads. `events` are already as they are with `new`.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the two winners, the state of the key, and where results go"
-)]
+#[allow(clippy::too_many_arguments, reason = "the two winners, the state of the key, and where results go")]
 fn rewrite(
     key: &Row,
     sequence: &Row,
@@ -88,16 +81,12 @@ fn rewrite(
     scratch: &Scratch,
     out: &mut Vec<((Row, Version), Diff)>,
 ) {
-    let previous = events
-        .before(&scratch.below)
-        .map(|entry| Event::decode(entry.order));
+    let previous = events.before(&scratch.below).map(|entry| Event::decode(entry.order));
     // The least event of the next sequence leads to that sequence's winner.
     let mut bound = Vec::new();
     let next = events.after(&scratch.above).and_then(|entry| {
         above(Event::decode(entry.order).sequence, &mut bound);
-        events
-            .before(&bound)
-            .map(|entry| Event::decode(entry.order))
+        events.before(&bound).map(|entry| Event::decode(entry.order))
     });
     // Neither the head of the previous run nor the head after the next event depends on `sequence`.
     let before = previous.map(|event| Piece {
@@ -115,18 +104,12 @@ fn rewrite(
             }
         };
         let value = last.map_or(event.value, |last| Event::decode(last.order).value);
-        Piece {
-            value,
-            ..Piece::of(event)
-        }
+        Piece { value, ..Piece::of(event) }
     });
     for (winner, diff) in [(old, -1), (new, 1)] {
         fold([before, winner.map(Piece::of), after], end, |piece, end| {
-            let version = Version {
-                start: Row::from(piece.start),
-                end: end.map(Row::from),
-                value: Row::from(piece.value),
-            };
+            let version =
+                Version { start: Row::from(piece.start), end: end.map(Row::from), value: Row::from(piece.value) };
             out.push(((key.clone(), version), diff));
         });
     }
@@ -135,11 +118,7 @@ fn rewrite(
     let new_tracked = new.and_then(|event| event.tracked());
     let is_head = new.is_some() && new_tracked != previous_tracked;
     let next_head = next.map(|event| {
-        let left = if new.is_some() {
-            new_tracked
-        } else {
-            previous_tracked
-        };
+        let left = if new.is_some() { new_tracked } else { previous_tracked };
         (Row::from(event.sequence), event.tracked() != left)
     });
     heads::set(heads, sequence, is_head);
@@ -150,11 +129,7 @@ fn rewrite(
 
 /// Joins neighbours with equal `tracked` and emits those that are rows, each with its end; the
 /// last one ends at `end`.
-fn fold<'a>(
-    pieces: [Option<Piece<'a>>; 3],
-    end: Option<&'a [u8]>,
-    mut emit: impl FnMut(Piece<'a>, Option<&'a [u8]>),
-) {
+fn fold<'a>(pieces: [Option<Piece<'a>>; 3], end: Option<&'a [u8]>, mut emit: impl FnMut(Piece<'a>, Option<&'a [u8]>)) {
     let mut open: Option<Piece<'a>> = None;
     let mut close = |piece: Option<Piece<'a>>, end| {
         if let Some(piece) = piece.filter(|piece| piece.tracked.is_some()) {

@@ -5,24 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::event::Upsert;
-use crate::testing::{
-    Feed, Random, add, check, draw_change, losers, once, random_feed, run, totals, winners,
-};
+use crate::testing::{Feed, Random, add, check, draw_change, losers, once, random_feed, run, totals, winners};
 
 fn row(text: impl AsRef<[u8]>) -> Row {
     Row::from(text.as_ref())
 }
 
 fn upsert(sequence: u64, tracked: &str, value: &str) -> Change {
-    let upsert = Upsert {
-        rank: row(value),
-        tracked: row(tracked),
-        value: row(value),
-    };
-    Change {
-        sequence: row(sequence.to_be_bytes()),
-        upsert: Some(upsert),
-    }
+    let upsert = Upsert { rank: row(value), tracked: row(tracked), value: row(value) };
+    Change { sequence: row(sequence.to_be_bytes()), upsert: Some(upsert) }
 }
 
 fn delete(sequence: u64) -> Change {
@@ -34,12 +25,8 @@ fn history(winners: &[Change]) -> Vec<Version> {
     let mut versions: Vec<Version> = Vec::new();
     for (i, winner) in winners.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|i| winners[i].upsert.as_ref());
-        let continues = before.is_some_and(|before| {
-            winner
-                .upsert
-                .as_ref()
-                .is_some_and(|own| own.tracked == before.tracked)
-        });
+        let continues =
+            before.is_some_and(|before| winner.upsert.as_ref().is_some_and(|own| own.tracked == before.tracked));
         match (&winner.upsert, versions.last_mut()) {
             (Some(upsert), Some(version)) if continues => version.value = upsert.value.clone(),
             (upsert, last) => {
@@ -59,11 +46,11 @@ fn history(winners: &[Change]) -> Vec<Version> {
 }
 
 fn oracle(input: &BTreeMap<(Row, Change), Diff>) -> BTreeMap<(Row, Version), Diff> {
-    once(winners(input).into_iter().flat_map(|(key, winners)| {
-        history(&winners)
+    once(
+        winners(input)
             .into_iter()
-            .map(move |version| (key.clone(), version))
-    }))
+            .flat_map(|(key, winners)| history(&winners).into_iter().map(move |version| (key.clone(), version))),
+    )
 }
 
 #[test]
@@ -73,32 +60,18 @@ fn equals_the_oracle_in_a_dataflow() {
         let mut random = Random::new(seed);
         let epochs = 1 + random.below(12) as usize;
         let (keys, sequences) = (1 + random.below(6), 2 + random.below(20));
-        let feed = random_feed(&mut random, 120, epochs, 35, |r| {
-            draw_change(r, keys, sequences, 3)
-        });
+        let feed = random_feed(&mut random, 120, epochs, 35, |r| draw_change(r, keys, sequences, 3));
         let ties = Arc::new(Mutex::new(BTreeMap::<Epoch, i64>::new()));
         let counted = ties.clone();
         let workers = 1 + (seed % 2) as usize;
-        let output = run(
-            workers,
-            1 + random.below(4) as usize,
-            feed.clone(),
-            move |rows| {
-                let counted = counted.clone();
-                rows.scd2("history", move |epoch, moved| {
-                    *counted.lock().unwrap().entry(epoch).or_default() += moved
-                })
-            },
-        );
+        let output = run(workers, 1 + random.below(4) as usize, feed.clone(), move |rows| {
+            let counted = counted.clone();
+            rows.scd2("history", move |epoch, moved| *counted.lock().unwrap().entry(epoch).or_default() += moved)
+        });
         check(&feed, &output, |_, input| oracle(input));
         let mut lost = 0;
         for (epoch, input) in totals(&feed).iter().enumerate() {
-            lost += ties
-                .lock()
-                .unwrap()
-                .get(&(epoch as Epoch))
-                .copied()
-                .unwrap_or(0);
+            lost += ties.lock().unwrap().get(&(epoch as Epoch)).copied().unwrap_or(0);
             assert_eq!(lost, losers(input), "losers after epoch {epoch}");
         }
     }
@@ -113,9 +86,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let mut random = Random::new(seed);
         let epochs = 20;
         let (keys, sequences) = (1 + random.below(3), 4 + random.below(60));
-        let feed = random_feed(&mut random, 400, epochs, 40, |r| {
-            draw_change(r, keys, sequences, 2)
-        });
+        let feed = random_feed(&mut random, 400, epochs, 40, |r| draw_change(r, keys, sequences, 2));
         let mut states = vec![Scd2State::with_overlay(16)];
         let mut output: Feed<(Row, Version)> = Vec::new();
         for (epoch, updates) in feed.iter().enumerate() {
@@ -124,9 +95,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
                 states = (0..2u64)
                     .map(|shard| {
                         let mut state = Scd2State::with_overlay(16);
-                        state
-                            .restore(&bytes, |key| stable_hash(key) % 2 == shard)
-                            .unwrap();
+                        state.restore(&bytes, |key| stable_hash(key) % 2 == shard).unwrap();
                         state
                     })
                     .collect();
@@ -134,11 +103,8 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             let mut out = Vec::new();
             let shards = states.len() as u64;
             for (shard, state) in states.iter_mut().enumerate() {
-                let mine: Vec<_> = updates
-                    .iter()
-                    .filter(|((k, _), _)| stable_hash(k) % shards == shard as u64)
-                    .cloned()
-                    .collect();
+                let mine: Vec<_> =
+                    updates.iter().filter(|((k, _), _)| stable_hash(k) % shards == shard as u64).cloned().collect();
                 state.apply(&mine, &mut out);
             }
             output.push(out);
@@ -153,9 +119,7 @@ fn arrival_does_not_matter() {
     for seed in 200..220u64 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
-        let mut changes: Vec<_> = (0..150)
-            .map(|_| (draw_change(&mut random, 4, 25, 3), 1))
-            .collect();
+        let mut changes: Vec<_> = (0..150).map(|_| (draw_change(&mut random, 4, 25, 3), 1)).collect();
         let mut results = Vec::new();
         for size in [150, 150, 1, 7, 40] {
             random.shuffle(&mut changes);
@@ -183,10 +147,7 @@ fn versions(changes: &[Change]) -> Vec<(u64, Option<u64>, String)> {
     }
     assert!(total.values().all(|count| *count == 1));
     let text = |row: &Row| String::from_utf8(row.to_vec()).unwrap();
-    total
-        .into_keys()
-        .map(|(_, v)| (number(&v.start), v.end.as_ref().map(number), text(&v.value)))
-        .collect()
+    total.into_keys().map(|(_, v)| (number(&v.start), v.end.as_ref().map(number), text(&v.value))).collect()
 }
 
 #[test]
@@ -194,18 +155,11 @@ fn runs_deletes_and_late_changes() {
     let v = |start, end, value: &str| (start, end, value.to_owned());
     // A late change splits a run of equal ones.
     assert_eq!(
-        versions(&[
-            upsert(1, "a", "a"),
-            upsert(5, "a", "a"),
-            upsert(3, "b", "b")
-        ]),
+        versions(&[upsert(1, "a", "a"), upsert(5, "a", "a"), upsert(3, "b", "b")]),
         [v(1, Some(3), "a"), v(3, Some(5), "b"), v(5, None, "a")]
     );
     // A version shows the value of the last change of its run.
-    assert_eq!(
-        versions(&[upsert(1, "a", "a1"), upsert(4, "a", "a2")]),
-        [v(1, None, "a2")]
-    );
+    assert_eq!(versions(&[upsert(1, "a", "a1"), upsert(4, "a", "a2")]), [v(1, None, "a2")]);
     // Deletes: late, repeated, with nothing to end, tied with an upsert.
     assert_eq!(
         versions(&[
@@ -220,10 +174,7 @@ fn runs_deletes_and_late_changes() {
         [v(1, Some(4), "a"), v(12, None, "a")]
     );
     // Of two upserts at one sequence the greater stays.
-    assert_eq!(
-        versions(&[upsert(1, "b", "b"), upsert(1, "a", "a")]),
-        [v(1, None, "b")]
-    );
+    assert_eq!(versions(&[upsert(1, "b", "b"), upsert(1, "a", "a")]), [v(1, None, "b")]);
 }
 
 /// Work for a change does not grow with the key's history: two hundred thousand late changes into
@@ -233,16 +184,10 @@ fn long_histories_stay_cheap() {
     let n = 200_000u64;
     for same in [true, false] {
         let tracked = |i: u64| {
-            if same {
-                "t".to_owned()
-            } else {
-                format!("t{i}")
-            }
+            if same { "t".to_owned() } else { format!("t{i}") }
         };
         let mut state = Scd2State::new();
-        let changes: Vec<_> = (0..n)
-            .map(|i| ((row("k"), upsert(i * 2, &tracked(i), "v")), 1))
-            .collect();
+        let changes: Vec<_> = (0..n).map(|i| ((row("k"), upsert(i * 2, &tracked(i), "v")), 1)).collect();
         let mut out = Vec::new();
         state.apply(&changes, &mut out);
         assert_eq!(out.len() as u64, if same { 1 } else { n });

@@ -23,11 +23,7 @@ pub(super) fn begin(
     let mut open: Option<(&Row, &Row, &Row)> = None;
     let mut emit = |run: Option<(&Row, &Row, &Row)>, end: Option<&Row>| {
         if let Some((start, _, value)) = run {
-            let version = Version {
-                start: start.clone(),
-                end: end.cloned(),
-                value: value.clone(),
-            };
+            let version = Version { start: start.clone(), end: end.cloned(), value: value.clone() };
             out.push(((key.clone(), version), 1));
         }
     };
@@ -90,21 +86,11 @@ pub(super) fn change(
             (None, Some(_)) => Ordering::Greater,
             (Some(stored), Some((event, _))) => ByPrecedence::compare(stored.order, event),
         };
-        let here = if order == Ordering::Greater {
-            None
-        } else {
-            stored.next()
-        };
-        let diff = if order == Ordering::Less {
-            None
-        } else {
-            arriving.next()
-        };
+        let here = if order == Ordering::Greater { None } else { stored.next() };
+        let diff = if order == Ordering::Less { None } else { arriving.next() };
         let before = here.map_or(0, |entry| entry.count);
         let after = before + diff.map_or(0, |(_, diff)| *diff);
-        let bytes = here
-            .map(|entry| entry.order)
-            .or(diff.map(|(event, _)| event.as_bytes()));
+        let bytes = here.map(|entry| entry.order).or(diff.map(|(event, _)| event.as_bytes()));
         let event = Event::decode(bytes.unwrap_or_default());
         if before > 0 {
             old.push(event);
@@ -119,11 +105,7 @@ pub(super) fn change(
     difference(key, &old.runs, &new.runs, out);
     let ties = new.losers - old.losers;
     let moves = heads.map(|heads| {
-        let known = if heads::indexed(heads) {
-            old.heads.as_slice()
-        } else {
-            &[]
-        };
+        let known = if heads::indexed(heads) { old.heads.as_slice() } else { &[] };
         (moved(known, &new.heads), heads)
     });
     for (event, diff) in &changed {
@@ -157,13 +139,7 @@ const RECENT: usize = 8;
 
 impl Recent {
     fn row(&mut self, bytes: &[u8]) -> Row {
-        if let Some(row) = self
-            .0
-            .iter()
-            .rev()
-            .take(RECENT)
-            .find(|row| row.as_bytes() == bytes)
-        {
+        if let Some(row) = self.0.iter().rev().take(RECENT).find(|row| row.as_bytes() == bytes) {
             return row.clone();
         }
         let row = Row::from(bytes);
@@ -207,11 +183,7 @@ impl<'a> History<'a> {
             return;
         };
         let tracked = winner.tracked();
-        let open = if self.tracked.is_some() {
-            self.runs.last_mut()
-        } else {
-            None
-        };
+        let open = if self.tracked.is_some() { self.runs.last_mut() } else { None };
         if tracked == self.tracked {
             if let Some(run) = open {
                 run.value = winner.value;
@@ -223,23 +195,14 @@ impl<'a> History<'a> {
             run.end = Some(winner.sequence);
         }
         if tracked.is_some() {
-            self.runs.push(Stretch {
-                start: winner.sequence,
-                end: None,
-                value: winner.value,
-            });
+            self.runs.push(Stretch { start: winner.sequence, end: None, value: winner.value });
         }
         self.tracked = tracked;
     }
 }
 
 /// Emits what is in one list only. Both are sorted by start.
-fn difference(
-    key: &Row,
-    old: &[Stretch<'_>],
-    new: &[Stretch<'_>],
-    out: &mut Vec<((Row, Version), Diff)>,
-) {
+fn difference(key: &Row, old: &[Stretch<'_>], new: &[Stretch<'_>], out: &mut Vec<((Row, Version), Diff)>) {
     let mut recent = Recent::default();
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
@@ -249,16 +212,8 @@ fn difference(
             (None, Some(_)) => Ordering::Greater,
             (Some(a), Some(b)) => a.start.cmp(b.start),
         };
-        let gone = if order == Ordering::Greater {
-            None
-        } else {
-            old.next()
-        };
-        let come = if order == Ordering::Less {
-            None
-        } else {
-            new.next()
-        };
+        let gone = if order == Ordering::Greater { None } else { old.next() };
+        let come = if order == Ordering::Less { None } else { new.next() };
         if gone != come {
             out.extend(gone.map(|stretch| ((key.clone(), recent.version(stretch)), -1)));
             out.extend(come.map(|stretch| ((key.clone(), recent.version(stretch)), 1)));
@@ -268,12 +223,8 @@ fn difference(
 
 /// The sequences that are in one list only, each with whether it is the new one. Both are sorted.
 fn moved(old: &[&[u8]], new: &[&[u8]]) -> Vec<(Row, bool)> {
-    let gone = old
-        .iter()
-        .filter(|sequence| new.binary_search(sequence).is_err());
-    let come = new
-        .iter()
-        .filter(|sequence| old.binary_search(sequence).is_err());
+    let gone = old.iter().filter(|sequence| new.binary_search(sequence).is_err());
+    let come = new.iter().filter(|sequence| old.binary_search(sequence).is_err());
     gone.map(|sequence| (Row::from(*sequence), false))
         .chain(come.map(|sequence| (Row::from(*sequence), true)))
         .collect()

@@ -65,12 +65,7 @@ impl<O: Order> KeyMut<'_, O> {
 
     /// An upper bound of the number of entries.
     pub(crate) fn size_hint(&self) -> usize {
-        self.cells.len()
-            + self
-                .spans
-                .iter()
-                .map(|span| span.entries.len())
-                .sum::<usize>()
+        self.cells.len() + self.spans.iter().map(|span| span.entries.len()).sum::<usize>()
     }
 
     fn search(&self, order: &[u8]) -> Result<usize, usize> {
@@ -93,10 +88,7 @@ impl<O: Order> KeyMut<'_, O> {
                 continue;
             };
             let i = segment.lower::<O>(&span.entries, order);
-            if i < span.entries.end
-                && segment.count(i) != 0
-                && O::compare(segment.order(i), order) == Ordering::Equal
-            {
+            if i < span.entries.end && segment.count(i) != 0 && O::compare(segment.order(i), order) == Ordering::Equal {
                 return Ok(Place::Segment(span.segment, i));
             }
         }
@@ -123,9 +115,7 @@ impl<O: Order> KeyMut<'_, O> {
             Ok(place) => {
                 let old = match place {
                     Place::Overlay(i) => self.cells.get(i).map_or(0, |cell| cell.count),
-                    Place::Segment(s, i) => {
-                        self.segments.get(s).map_or(0, |segment| segment.count(i))
-                    }
+                    Place::Segment(s, i) => self.segments.get(s).map_or(0, |segment| segment.count(i)),
                 };
                 let new = old.saturating_add(diff);
                 self.write(place, new);
@@ -146,10 +136,7 @@ impl<O: Order> KeyMut<'_, O> {
                 return self.write(Place::Overlay(i), count);
             }
             Ok(Place::Segment(s, i)) => {
-                let same = self
-                    .segments
-                    .get(s)
-                    .is_some_and(|segment| segment.data(i) == data);
+                let same = self.segments.get(s).is_some_and(|segment| segment.data(i) == data);
                 self.write(Place::Segment(s, i), if same { count } else { 0 });
                 same
             }
@@ -169,11 +156,7 @@ impl<O: Order> KeyMut<'_, O> {
         }
         for span in self.spans {
             for i in span.entries.clone() {
-                if self
-                    .segments
-                    .get(span.segment)
-                    .is_some_and(|segment| segment.count(i) != 0)
-                {
+                if self.segments.get(span.segment).is_some_and(|segment| segment.count(i) != 0) {
                     self.write(Place::Segment(span.segment, i), 0);
                 }
             }
@@ -229,45 +212,24 @@ impl<O: Order> KeyMut<'_, O> {
     }
 
     fn parts(&self) -> impl Iterator<Item = (&Segment, &Range<usize>)> {
-        self.spans
-            .iter()
-            .filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
+        self.spans.iter().filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
     }
 
-    fn downwards(
-        &self,
-        overlay: usize,
-        before: impl Fn(&Segment, &Range<usize>) -> usize,
-    ) -> Option<Entry<'_>> {
+    fn downwards(&self, overlay: usize, before: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
         let cells = self.cells.get(..overlay).unwrap_or_default();
-        let cell = cells
-            .iter()
-            .rev()
-            .find(|cell| cell.count > 0)
-            .map(|cell| self.overlay.entry(cell));
+        let cell = cells.iter().rev().find(|cell| cell.count > 0).map(|cell| self.overlay.entry(cell));
         let stored = self.parts().filter_map(|(segment, span)| {
-            segment
-                .previous_live(before(segment, span), span.start)
-                .map(|i| segment.entry(i))
+            segment.previous_live(before(segment, span), span.start).map(|i| segment.entry(i))
         });
         Self::choose(cell, stored, Ordering::Greater)
     }
 
-    fn upwards(
-        &self,
-        overlay: usize,
-        from: impl Fn(&Segment, &Range<usize>) -> usize,
-    ) -> Option<Entry<'_>> {
+    fn upwards(&self, overlay: usize, from: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
         let cells = self.cells.get(overlay..).unwrap_or_default();
-        let cell = cells
-            .iter()
-            .find(|cell| cell.count > 0)
-            .map(|cell| self.overlay.entry(cell));
-        let stored = self.parts().filter_map(|(segment, span)| {
-            segment
-                .next_live(from(segment, span), span.end)
-                .map(|i| segment.entry(i))
-        });
+        let cell = cells.iter().find(|cell| cell.count > 0).map(|cell| self.overlay.entry(cell));
+        let stored = self
+            .parts()
+            .filter_map(|(segment, span)| segment.next_live(from(segment, span), span.end).map(|i| segment.entry(i)));
         Self::choose(cell, stored, Ordering::Less)
     }
 
@@ -304,10 +266,8 @@ impl<O: Order> KeyMut<'_, O> {
     /// All entries in order, those with a negative count included.
     pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut cells = self.cells.iter().peekable();
-        let mut parts: Vec<(&Segment, Range<usize>)> = self
-            .parts()
-            .map(|(segment, span)| (segment, span.clone()))
-            .collect();
+        let mut parts: Vec<(&Segment, Range<usize>)> =
+            self.parts().map(|(segment, span)| (segment, span.clone())).collect();
         std::iter::from_fn(move || {
             for (segment, span) in &mut parts {
                 while span.start < span.end && segment.count(span.start) == 0 {
@@ -320,8 +280,7 @@ impl<O: Order> KeyMut<'_, O> {
                 .min_by(|(a, x), (b, y)| O::compare(a.order(x.start), b.order(y.start)));
             match (cells.peek(), least) {
                 (Some(cell), Some((segment, span)))
-                    if O::compare(self.overlay.order(cell), segment.order(span.start))
-                        == Ordering::Greater =>
+                    if O::compare(self.overlay.order(cell), segment.order(span.start)) == Ordering::Greater =>
                 {
                     span.start += 1;
                     Some(segment.entry(span.start - 1))

@@ -60,10 +60,7 @@ impl Ends {
         }
         match self.small.get(i) {
             Some(end) => *end as usize,
-            None => self
-                .large
-                .get(i - self.small.len())
-                .map_or(self.total, |end| *end as usize),
+            None => self.large.get(i - self.small.len()).map_or(self.total, |end| *end as usize),
         }
     }
 
@@ -78,11 +75,7 @@ impl Ends {
         if self.uniform() {
             return self.count.checked_mul(self.width) == Some(self.total);
         }
-        let ends = self
-            .small
-            .iter()
-            .map(|end| u64::from(*end))
-            .chain(self.large.iter().copied());
+        let ends = self.small.iter().map(|end| u64::from(*end)).chain(self.large.iter().copied());
         self.small.len() + self.large.len() == self.count
             && ends.clone().is_sorted()
             && ends.last() == Some(self.total as u64)
@@ -120,10 +113,7 @@ fn deserialize_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ByteList {
     ends: Ends,
-    #[serde(
-        serialize_with = "serialize_bytes",
-        deserialize_with = "deserialize_bytes"
-    )]
+    #[serde(serialize_with = "serialize_bytes", deserialize_with = "deserialize_bytes")]
     bytes: Vec<u8>,
 }
 
@@ -169,11 +159,7 @@ mod tests {
         let lengths: [&[usize]; 5] = [&[], &[3, 3, 3], &[0, 0, 0], &[0, 0, 4], &[5, 5, 1, 0, 9]];
         for lengths in lengths {
             let mut list = ByteList::default();
-            let items: Vec<Vec<u8>> = lengths
-                .iter()
-                .enumerate()
-                .map(|(i, n)| vec![i as u8; *n])
-                .collect();
+            let items: Vec<Vec<u8>> = lengths.iter().enumerate().map(|(i, n)| vec![i as u8; *n]).collect();
             for item in &items {
                 list.push(item);
             }

@@ -17,11 +17,7 @@ fn up(words: &[u64], from: usize) -> Option<usize> {
     if head != 0 {
         return Some(first * 64 + head.trailing_zeros() as usize);
     }
-    let (skip, word) = words
-        .get(first + 1..)?
-        .iter()
-        .enumerate()
-        .find(|(_, word)| **word != 0)?;
+    let (skip, word) = words.get(first + 1..)?.iter().enumerate().find(|(_, word)| **word != 0)?;
     Some((first + 1 + skip) * 64 + word.trailing_zeros() as usize)
 }
 
@@ -32,12 +28,7 @@ fn down(words: &[u64], before: usize) -> Option<usize> {
     if tail != 0 {
         return Some(last / 64 * 64 + 63 - tail.leading_zeros() as usize);
     }
-    let (at, word) = words
-        .get(..last / 64)?
-        .iter()
-        .enumerate()
-        .rev()
-        .find(|(_, word)| **word != 0)?;
+    let (at, word) = words.get(..last / 64)?.iter().enumerate().rev().find(|(_, word)| **word != 0)?;
     Some(at * 64 + 63 - word.leading_zeros() as usize)
 }
 
@@ -117,16 +108,8 @@ mod tests {
                     model.remove(&i)
                 };
                 let at = (seed >> 40) as usize % (bound + 1);
-                assert_eq!(
-                    live.next(at),
-                    model.range(at..).next().copied(),
-                    "next {at} of {bound}"
-                );
-                assert_eq!(
-                    live.previous(at),
-                    model.range(..at).next_back().copied(),
-                    "previous {at} of {bound}"
-                );
+                assert_eq!(live.next(at), model.range(at..).next().copied(), "next {at} of {bound}");
+                assert_eq!(live.previous(at), model.range(..at).next_back().copied(), "previous {at} of {bound}");
             }
         }
     }

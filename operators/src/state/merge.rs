@@ -27,14 +27,7 @@ impl Merge {
     pub(super) fn new(segments: &[Segment], parts: Range<usize>) -> Self {
         let mut out = Segment::default();
         out.reserve(segments.get(parts.clone()).unwrap_or_default());
-        Merge {
-            heads: vec![0; parts.len()],
-            parts,
-            key: None,
-            spans: Vec::new(),
-            out,
-            touched: Vec::new(),
-        }
+        Merge { heads: vec![0; parts.len()], parts, key: None, spans: Vec::new(), out, touched: Vec::new() }
     }
 
     /// The index after the last part: segments from there on are younger than the merge.
@@ -73,19 +66,9 @@ impl Merge {
 
     /// Opens the least key that is left, in all parts that have it.
     fn next_key(&mut self, segments: &[Segment]) -> bool {
-        let parts = || {
-            self.parts
-                .clone()
-                .filter_map(|i| Some((i, segments.get(i)?)))
-        };
-        let open = || {
-            parts()
-                .zip(&self.heads)
-                .filter(|((_, part), k)| **k < part.key_count())
-        };
-        let least = open().min_by(|((_, a), x), ((_, b), y)| {
-            (a.hash(**x), a.key(**x)).cmp(&(b.hash(**y), b.key(**y)))
-        });
+        let parts = || self.parts.clone().filter_map(|i| Some((i, segments.get(i)?)));
+        let open = || parts().zip(&self.heads).filter(|((_, part), k)| **k < part.key_count());
+        let least = open().min_by(|((_, a), x), ((_, b), y)| (a.hash(**x), a.key(**x)).cmp(&(b.hash(**y), b.key(**y))));
         let Some(((segment, part), k)) = least else {
             return false;
         };
@@ -105,27 +88,19 @@ impl Merge {
 
     fn copy_least<O: Order>(&mut self, segments: &[Segment]) {
         let compare = |(a, x): &(usize, Range<usize>), (b, y): &(usize, Range<usize>)| {
-            let order = |segment: usize, i| {
-                segments
-                    .get(segment)
-                    .map_or(&[][..], |segment| segment.order(i))
-            };
+            let order = |segment: usize, i| segments.get(segment).map_or(&[][..], |segment| segment.order(i));
             O::compare(order(*a, x.start), order(*b, y.start))
         };
         let least = match self.spans.len() {
             1 => Some(0),
-            _ => (0..self.spans.len()).min_by(|a, b| {
-                match (self.spans.get(*a), self.spans.get(*b)) {
-                    (Some(a), Some(b)) => compare(a, b),
-                    _ => Ordering::Equal,
-                }
+            _ => (0..self.spans.len()).min_by(|a, b| match (self.spans.get(*a), self.spans.get(*b)) {
+                (Some(a), Some(b)) => compare(a, b),
+                _ => Ordering::Equal,
             }),
         };
         let Some(least) = least else { return };
         if let Some((segment, span)) = self.spans.get_mut(least) {
-            if let Some(entry) = segments
-                .get(*segment)
-                .map(|segment| segment.entry(span.start))
+            if let Some(entry) = segments.get(*segment).map(|segment| segment.entry(span.start))
                 && entry.count != 0
             {
                 self.out.push(entry.order, entry.data, entry.count);

@@ -19,10 +19,7 @@ pub(super) struct HashedKey {
 
 impl HashedKey {
     pub(super) fn new(key: &Row) -> Self {
-        HashedKey {
-            hash: stable_hash(key),
-            key: key.clone(),
-        }
+        HashedKey { hash: stable_hash(key), key: key.clone() }
     }
 }
 
@@ -97,18 +94,11 @@ impl Overlay {
         let at = self.arena.len();
         self.arena.extend_from_slice(order);
         self.arena.extend_from_slice(data);
-        Cell {
-            at,
-            order: order.len(),
-            data: data.len(),
-            count,
-        }
+        Cell { at, order: order.len(), data: data.len(), count }
     }
 
     pub(super) fn order(&self, cell: &Cell) -> &[u8] {
-        self.arena
-            .get(cell.at..cell.at + cell.order)
-            .unwrap_or_default()
+        self.arena.get(cell.at..cell.at + cell.order).unwrap_or_default()
     }
 
     fn data(&self, cell: &Cell) -> &[u8] {
@@ -117,11 +107,7 @@ impl Overlay {
     }
 
     pub(super) fn entry(&self, cell: &Cell) -> Entry<'_> {
-        Entry {
-            order: self.order(cell),
-            data: self.data(cell),
-            count: cell.count,
-        }
+        Entry { order: self.order(cell), data: self.data(cell), count: cell.count }
     }
 
     /// Another cell with the order of `cell`, which must not be used any more.
@@ -133,12 +119,7 @@ impl Overlay {
         let at = self.arena.len();
         self.arena.extend_from_within(cell.at..cell.at + cell.order);
         self.arena.extend_from_slice(data);
-        Cell {
-            at,
-            order: cell.order,
-            data: data.len(),
-            count,
-        }
+        Cell { at, order: cell.order, data: data.len(), count }
     }
 
     /// `cell` is gone.
@@ -153,9 +134,7 @@ impl Overlay {
 
     pub(super) fn bytes(&self) -> usize {
         let cells: usize = self.keys.values().map(Vec::capacity).sum();
-        self.arena.capacity()
-            + cells * size_of::<Cell>()
-            + self.keys.capacity() * size_of::<(HashedKey, Vec<Cell>)>()
+        self.arena.capacity() + cells * size_of::<Cell>() + self.keys.capacity() * size_of::<(HashedKey, Vec<Cell>)>()
     }
 
     /// The entries as a segment.

@@ -97,9 +97,7 @@ impl Segment {
         let bound = self.len();
         for (i, count) in self.counts.iter().enumerate() {
             if *count <= 0 {
-                self.live
-                    .get_or_insert_with(|| Live::all(bound))
-                    .set(i, false);
+                self.live.get_or_insert_with(|| Live::all(bound)).set(i, false);
                 self.dead += usize::from(*count == 0);
             }
         }
@@ -111,22 +109,17 @@ impl Segment {
             && self.spans.total() == self.orders.len()
             && self.orders.len() == self.datas.len()
             && (self.counts.is_empty() || self.counts.len() == self.orders.len());
-        let ends = self.keys.consistent()
-            && self.spans.consistent()
-            && self.orders.consistent()
-            && self.datas.consistent();
+        let ends =
+            self.keys.consistent() && self.spans.consistent() && self.orders.consistent() && self.datas.consistent();
         if !lengths || !ends {
             return false;
         }
-        self.hashes = (0..self.keys.len())
-            .map(|k| stable_hash(self.keys.get(k)))
-            .collect();
-        let keys = (1..self.keys.len())
-            .all(|k| (self.hash(k - 1), self.keys.get(k - 1)) < (self.hash(k), self.keys.get(k)));
+        self.hashes = (0..self.keys.len()).map(|k| stable_hash(self.keys.get(k))).collect();
+        let keys =
+            (1..self.keys.len()).all(|k| (self.hash(k - 1), self.keys.get(k - 1)) < (self.hash(k), self.keys.get(k)));
         let orders = (0..self.keys.len()).all(|k| {
             let span = self.span(k);
-            (span.start + 1..span.end)
-                .all(|i| O::compare(self.order(i - 1), self.order(i)) == Ordering::Less)
+            (span.start + 1..span.end).all(|i| O::compare(self.order(i - 1), self.order(i)) == Ordering::Less)
         });
         self.seal();
         keys && orders
@@ -209,19 +202,11 @@ impl Segment {
     }
 
     pub(super) fn count(&self, i: usize) -> i64 {
-        if self.counts.is_empty() {
-            1
-        } else {
-            self.counts.get(i).copied().unwrap_or(0)
-        }
+        if self.counts.is_empty() { 1 } else { self.counts.get(i).copied().unwrap_or(0) }
     }
 
     pub(super) fn entry(&self, i: usize) -> Entry<'_> {
-        Entry {
-            order: self.order(i),
-            data: self.data(i),
-            count: self.count(i),
-        }
+        Entry { order: self.order(i), data: self.data(i), count: self.count(i) }
     }
 
     pub(super) fn set_count(&mut self, i: usize, count: i64) {
@@ -233,9 +218,7 @@ impl Segment {
             self.dead = self.dead + usize::from(count == 0) - usize::from(*slot == 0);
             *slot = count;
             if count <= 0 || self.live.is_some() {
-                self.live
-                    .get_or_insert_with(|| Live::all(bound))
-                    .set(i, count > 0);
+                self.live.get_or_insert_with(|| Live::all(bound)).set(i, count > 0);
             }
         }
     }
@@ -245,11 +228,7 @@ impl Segment {
         let (mut low, mut high) = (span.start, span.end);
         while low < high {
             let middle = low.midpoint(high);
-            if O::compare(self.order(middle), order) == Ordering::Less {
-                low = middle + 1
-            } else {
-                high = middle
-            }
+            if O::compare(self.order(middle), order) == Ordering::Less { low = middle + 1 } else { high = middle }
         }
         low
     }

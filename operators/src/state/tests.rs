@@ -39,40 +39,19 @@ fn owned(entry: Option<Entry<'_>>) -> Owned {
 
 fn check_key<O: Model>(state: &mut KeyedState<O>, model: &Reference, key: &Row, order: &[u8]) {
     let at = state.at(key);
-    let all: Vec<_> = model
-        .range((key.to_vec(), vec![])..)
-        .take_while(|(k, _)| k.0 == key.to_vec())
-        .collect();
+    let all: Vec<_> = model.range((key.to_vec(), vec![])..).take_while(|(k, _)| k.0 == key.to_vec()).collect();
     let rank = O::rank(order);
     let live = |keep: &dyn Fn(&Vec<u8>) -> bool| -> Vec<Owned> {
-        all.iter()
-            .filter(|(k, v)| v.2 > 0 && keep(&k.1))
-            .map(|(_, v)| Some((*v).clone()))
-            .collect()
+        all.iter().filter(|(k, v)| v.2 > 0 && keep(&k.1)).map(|(_, v)| Some((*v).clone())).collect()
     };
-    let exact = all
-        .iter()
-        .find(|(k, _)| k.1 == rank)
-        .map(|(_, v)| (*v).clone());
+    let exact = all.iter().find(|(k, _)| k.1 == rank).map(|(_, v)| (*v).clone());
     assert_eq!(owned(at.get(order)), exact);
-    assert_eq!(
-        owned(at.first()),
-        live(&|_| true).first().cloned().flatten()
-    );
+    assert_eq!(owned(at.first()), live(&|_| true).first().cloned().flatten());
     assert_eq!(owned(at.last()), live(&|_| true).last().cloned().flatten());
-    assert_eq!(
-        owned(at.before(order)),
-        live(&|r| *r < rank).last().cloned().flatten()
-    );
-    assert_eq!(
-        owned(at.after(order)),
-        live(&|r| *r > rank).first().cloned().flatten()
-    );
+    assert_eq!(owned(at.before(order)), live(&|r| *r < rank).last().cloned().flatten());
+    assert_eq!(owned(at.after(order)), live(&|r| *r > rank).first().cloned().flatten());
     let scanned: Vec<_> = at.scan().map(|e| owned(Some(e)).unwrap()).collect();
-    assert_eq!(
-        scanned,
-        all.iter().map(|(_, v)| (*v).clone()).collect::<Vec<_>>()
-    );
+    assert_eq!(scanned, all.iter().map(|(_, v)| (*v).clone()).collect::<Vec<_>>());
 }
 
 fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, removals: bool) {
@@ -118,9 +97,7 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
             // In two shards, as two workers would read it.
             let mut again = KeyedState::<O>::with_overlay(overlay);
             for shard in 0..2 {
-                again
-                    .restore(&bytes, |key| stable_hash(key) % 2 == shard)
-                    .unwrap();
+                again.restore(&bytes, |key| stable_hash(key) % 2 == shard).unwrap();
             }
             assert_eq!(again.keys(), state.keys());
             assert_eq!(again.len(), state.len());
@@ -152,10 +129,7 @@ fn bulk_load_beside_changes() {
         let mut state = KeyedState::<Bytewise>::with_overlay(1024);
         let mut model = Reference::new();
         for i in 0..200u64 {
-            let (key, order) = (
-                Row::from(&(i % 9 + 1_000_000).to_be_bytes()),
-                Row::from(&i.to_be_bytes()),
-            );
+            let (key, order) = (Row::from(&(i % 9 + 1_000_000).to_be_bytes()), Row::from(&i.to_be_bytes()));
             state.at(&key).add(&order, 1);
             model.insert((key.to_vec(), order.to_vec()), (order.to_vec(), vec![], 1));
         }
@@ -206,18 +180,13 @@ fn the_first_of_many_removed_is_found_fast() {
 fn damaged_snapshots_are_refused() {
     let mut state = KeyedState::<Bytewise>::with_overlay(16);
     for i in 0..100u64 {
-        state
-            .at(&Row::from(&(i % 7).to_be_bytes()))
-            .add(&Row::from(&i.to_be_bytes()), 1);
+        state.at(&Row::from(&(i % 7).to_be_bytes())).add(&Row::from(&i.to_be_bytes()), 1);
     }
     let bytes = state.snapshot().unwrap();
     let mut other = KeyedState::<Bytewise>::new();
     assert!(other.restore(&bytes[..bytes.len() - 1], |_| true).is_err());
     // Intact bytes in another order are not this state either.
-    assert!(matches!(
-        KeyedState::<Backwards>::new().restore(&bytes, |_| true),
-        Err(SnapshotError::Damaged)
-    ));
+    assert!(matches!(KeyedState::<Backwards>::new().restore(&bytes, |_| true), Err(SnapshotError::Damaged)));
     assert!(other.is_empty());
     other.restore(&bytes, |_| true).unwrap();
     assert_eq!(other.len(), 100);
@@ -236,14 +205,8 @@ fn changes_during_a_merge() {
         let mut merging = 0;
         for _ in 0..30_000 {
             let (key, order) = (key(random.next()), random.below(3000).to_be_bytes());
-            let old = model
-                .get(&(key.to_vec(), order.to_vec()))
-                .map_or(0, |e| e.2);
-            let diff = if old > 0 && random.below(3) > 0 {
-                -old
-            } else {
-                1
-            };
+            let old = model.get(&(key.to_vec(), order.to_vec())).map_or(0, |e| e.2);
+            let diff = if old > 0 && random.below(3) > 0 { -old } else { 1 };
             assert_eq!(state.at(&key).add(&order, diff), (old, old + diff));
             merging += usize::from(state.merge.is_some());
             if old + diff == 0 {
@@ -253,10 +216,7 @@ fn changes_during_a_merge() {
                 model.entry(id).or_insert((order.to_vec(), vec![], 0)).2 += diff;
             }
         }
-        assert!(
-            merging > 3_000,
-            "merges were under way in {merging} of 30000 steps"
-        );
+        assert!(merging > 3_000, "merges were under way in {merging} of 30000 steps");
         assert_eq!(state.len(), model.len());
         for n in 0..7 {
             for _ in 0..20 {
