@@ -31,6 +31,8 @@ use crate::pipeline::{
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+    /// Columns of a dataset's table as it is now, without silverflow's own.
+    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>>;
     /// The column `_metadata` of files.
     fn metadata(&self) -> Field;
     /// Location of an external table by its full name.
@@ -130,14 +132,17 @@ fn draft<'a>(
         cdc = Some(drafted);
         (schema, own)
     } else {
-        let schema = append_schema(dataset, &drafted)?;
+        let mut schema = append_schema(dataset, &drafted)?;
+        if outside_alone(&drafted) && dataset.columns.is_none() && dataset.kind == DatasetKind::StreamingTable {
+            schema = merged(&schema, outside.stored(&dataset.name)?);
+        }
         for drafted in &mut drafted {
             conform(drafted, &schema, dataset).map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
         }
         let mut own = vec![true; schema.fields().len()];
         for drafted in &drafted {
             let relations: Vec<Vec<bool>> = drafted.reads.iter().map(|(r, s)| own_of(r, s, done)).collect();
-            let outside_only = drafted.reads.iter().all(|(r, _)| matches!(r, Reading::Outside(_)));
+            let outside_only = outside_alone(std::slice::from_ref(drafted));
             if let Some(plan) = &drafted.plan {
                 for (all, this) in own.iter_mut().zip(own_columns(plan, &relations, outside_only)) {
                     *all &= this;
@@ -149,6 +154,21 @@ fn draft<'a>(
     let judged = cdc.as_ref().map_or_else(|| Arc::clone(&schema), |c| Arc::clone(&c.judged));
     let rules = rules(planner, dataset, &judged)?;
     Ok(Draft { dataset, flows: drafted, schema, own, cdc, rules })
+}
+
+fn outside_alone(flows: &[DraftFlow<'_>]) -> bool {
+    flows.iter().flat_map(|flow| &flow.reads).all(|(reading, _)| matches!(reading, Reading::Outside(_)))
+}
+
+/// What was stored once stays: a column that the outside no longer gives is null in new rows.
+fn merged(schema: &SchemaRef, stored: Option<SchemaRef>) -> SchemaRef {
+    let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
+    for field in stored.iter().flat_map(|s| s.fields()) {
+        if position(schema, field.name()).is_none() {
+            fields.push(stored_field(field));
+        }
+    }
+    Arc::new(Schema::new(fields))
 }
 
 fn alias_of(relation: &Relation) -> String {
