@@ -49,11 +49,11 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
             // Readers find empty tables rather than none.
             Tables::open(&plan, &lake, &history, io)?;
         }
-        report.tables = describe(&plan, &lake);
+        report.tables = describe(&plan, &lake, &history);
         return Ok(report);
     }
     let tables = Tables::open(&plan, &lake, &history, io)?;
-    report.tables = describe(&plan, &lake);
+    report.tables = describe(&plan, &lake, &history);
     let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);

@@ -93,7 +93,7 @@ impl Tables {
 }
 
 /// An empty report for each stored dataset.
-pub(super) fn describe(plan: &Plan, lake: &Lake) -> Vec<TableReport> {
+pub(super) fn describe(plan: &Plan, lake: &Lake, history: &History) -> Vec<TableReport> {
     let stored = plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No);
     stored
         .map(|(index, dataset)| TableReport {
@@ -106,6 +106,7 @@ pub(super) fn describe(plan: &Plan, lake: &Lake) -> Vec<TableReport> {
                 (_, _, DatasetKind::MaterializedView) => "materialized view",
                 _ => "streaming table",
             },
+            version: history.versions.get(&table_key(plan, TableId::Rows(index))).copied().unwrap_or(0),
             location: lake.display(&path(lake, dataset, TableId::Rows(index))),
             quarantine_location: dataset
                 .quarantine
