@@ -23,7 +23,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
     TableName, near_miss,
 };
 
@@ -35,6 +35,14 @@ pub trait Outside {
     fn metadata(&self) -> Field;
     /// Location of an external table by its full name.
     fn location(&self, name: &TableName) -> String;
+    /// Columns of a dataset as it is stored now, if it is: rows that came with a column keep it when the source loses it.
+    ///
+    /// # Errors
+    /// If the table cannot be read.
+    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
+        let _ = name;
+        Ok(None)
+    }
 }
 
 /// A relation of a flow.
@@ -130,7 +138,12 @@ fn draft<'a>(
         cdc = Some(drafted);
         (schema, own)
     } else {
-        let schema = append_schema(dataset, &drafted)?;
+        let mut schema = append_schema(dataset, &drafted)?;
+        if keeps_columns(dataset, &drafted)
+            && let Some(stored) = outside.stored(&dataset.name).map_err(|e| e.dataset(&dataset.name))?
+        {
+            schema = with_lost_columns(&schema, &stored);
+        }
         for drafted in &mut drafted {
             conform(drafted, &schema, dataset).map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
         }
@@ -284,6 +297,23 @@ fn append_schema(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> Result<SchemaRef
         }
     }
     Ok(Arc::new(Schema::new(fields)))
+}
+
+/// Whether the dataset keeps columns that its flows no longer yield: what came from outside is not forgotten.
+fn keeps_columns(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> bool {
+    dataset.kind == DatasetKind::StreamingTable
+        && dataset.columns.is_none()
+        && flows.iter().all(|f| {
+            matches!(f.flow.kind, FlowKind::Query { by_name: true, .. })
+                && f.reads.iter().all(|(reading, _)| matches!(reading, Reading::Outside(_)))
+        })
+}
+
+/// The schema, and at its end the stored columns that it lacks.
+fn with_lost_columns(schema: &SchemaRef, stored: &SchemaRef) -> SchemaRef {
+    let lost = stored.fields().iter().filter(|f| f.name() != EPOCH_COLUMN && position(schema, f.name()).is_none());
+    let lost: Vec<FieldRef> = lost.map(|f| stored_field(f)).collect();
+    Arc::new(Schema::new(schema.fields().iter().cloned().chain(lost).collect::<Vec<_>>()))
 }
 
 /// Makes a flow's query yield exactly the dataset's columns.

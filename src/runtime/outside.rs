@@ -6,7 +6,7 @@ use arrow::datatypes::{Field, SchemaRef};
 use tokio::runtime::Handle;
 
 use crate::error::Result;
-use crate::lake::{Lake, schemas};
+use crate::lake::{Lake, Table, schemas};
 use crate::pipeline::TableName;
 use crate::plan::{Outside, SourceKind};
 use crate::sources::{DeltaOptions, DeltaSource, FileSource, metadata_field};
@@ -56,5 +56,11 @@ impl Outside for LakeOutside {
             Some(lake) => lake.display(&lake.table_location(name)),
             None => name.to_string(),
         }
+    }
+
+    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
+        let Some(lake) = &self.lake else { return Ok(None) };
+        let table = self.io.block_on(Table::open(lake, &lake.table_location(name)))?;
+        Ok(table.map(|table| Arc::clone(table.schema())))
     }
 }
