@@ -23,7 +23,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
+    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
     TableName, near_miss,
 };
 
@@ -31,18 +31,12 @@ use crate::pipeline::{
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+    /// Columns of a dataset's table as it is now, without silverflow's own.
+    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>>;
     /// The column `_metadata` of files.
     fn metadata(&self) -> Field;
     /// Location of an external table by its full name.
     fn location(&self, name: &TableName) -> String;
-    /// Columns of a dataset as it is stored now, if it is: rows that came with a column keep it when the source loses it.
-    ///
-    /// # Errors
-    /// If the table cannot be read.
-    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
-        let _ = name;
-        Ok(None)
-    }
 }
 
 /// A relation of a flow.
@@ -139,10 +133,8 @@ fn draft<'a>(
         (schema, own)
     } else {
         let mut schema = append_schema(dataset, &drafted)?;
-        if keeps_columns(dataset, &drafted)
-            && let Some(stored) = outside.stored(&dataset.name).map_err(|e| e.dataset(&dataset.name))?
-        {
-            schema = with_lost_columns(&schema, &stored);
+        if outside_alone(&drafted) && dataset.columns.is_none() && dataset.kind == DatasetKind::StreamingTable {
+            schema = merged(&schema, outside.stored(&dataset.name)?);
         }
         for drafted in &mut drafted {
             conform(drafted, &schema, dataset).map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
@@ -150,7 +142,7 @@ fn draft<'a>(
         let mut own = vec![true; schema.fields().len()];
         for drafted in &drafted {
             let relations: Vec<Vec<bool>> = drafted.reads.iter().map(|(r, s)| own_of(r, s, done)).collect();
-            let outside_only = drafted.reads.iter().all(|(r, _)| matches!(r, Reading::Outside(_)));
+            let outside_only = outside_alone(std::slice::from_ref(drafted));
             if let Some(plan) = &drafted.plan {
                 for (all, this) in own.iter_mut().zip(own_columns(plan, &relations, outside_only)) {
                     *all &= this;
@@ -162,6 +154,21 @@ fn draft<'a>(
     let judged = cdc.as_ref().map_or_else(|| Arc::clone(&schema), |c| Arc::clone(&c.judged));
     let rules = rules(planner, dataset, &judged)?;
     Ok(Draft { dataset, flows: drafted, schema, own, cdc, rules })
+}
+
+fn outside_alone(flows: &[DraftFlow<'_>]) -> bool {
+    flows.iter().flat_map(|flow| &flow.reads).all(|(reading, _)| matches!(reading, Reading::Outside(_)))
+}
+
+/// What was stored once stays: a column that the outside no longer gives is null in new rows.
+fn merged(schema: &SchemaRef, stored: Option<SchemaRef>) -> SchemaRef {
+    let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
+    for field in stored.iter().flat_map(|s| s.fields()) {
+        if position(schema, field.name()).is_none() {
+            fields.push(stored_field(field));
+        }
+    }
+    Arc::new(Schema::new(fields))
 }
 
 fn alias_of(relation: &Relation) -> String {
@@ -297,23 +304,6 @@ fn append_schema(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> Result<SchemaRef
         }
     }
     Ok(Arc::new(Schema::new(fields)))
-}
-
-/// Whether the dataset keeps columns that its flows no longer yield: what came from outside is not forgotten.
-fn keeps_columns(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> bool {
-    dataset.kind == DatasetKind::StreamingTable
-        && dataset.columns.is_none()
-        && flows.iter().all(|f| {
-            matches!(f.flow.kind, FlowKind::Query { by_name: true, .. })
-                && f.reads.iter().all(|(reading, _)| matches!(reading, Reading::Outside(_)))
-        })
-}
-
-/// The schema, and at its end the stored columns that it lacks.
-fn with_lost_columns(schema: &SchemaRef, stored: &SchemaRef) -> SchemaRef {
-    let lost = stored.fields().iter().filter(|f| f.name() != EPOCH_COLUMN && position(schema, f.name()).is_none());
-    let lost: Vec<FieldRef> = lost.map(|f| stored_field(f)).collect();
-    Arc::new(Schema::new(schema.fields().iter().cloned().chain(lost).collect::<Vec<_>>()))
 }
 
 /// Makes a flow's query yield exactly the dataset's columns.

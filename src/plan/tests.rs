@@ -24,6 +24,10 @@ impl Outside for Declared {
         })
     }
 
+    fn stored(&self, _: &TableName) -> Result<Option<SchemaRef>> {
+        Ok(None)
+    }
+
     fn metadata(&self) -> Field {
         let path = Field::new("file_path", DataType::Utf8, true);
         Field::new("_metadata", DataType::Struct(vec![path].into()), true)

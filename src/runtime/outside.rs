@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use tokio::runtime::Handle;
 
 use crate::error::Result;
 use crate::lake::{Lake, Table, schemas};
-use crate::pipeline::TableName;
+use crate::pipeline::{EPOCH_COLUMN, TableName};
 use crate::plan::{Outside, SourceKind};
 use crate::sources::{DeltaOptions, DeltaSource, FileSource, metadata_field};
 
@@ -47,6 +47,15 @@ impl Outside for LakeOutside {
         }
     }
 
+    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
+        let Some(lake) = &self.lake else { return Ok(None) };
+        let table = self.io.block_on(Table::open(lake, &lake.table_location(name)))?;
+        Ok(table.map(|table| {
+            let own = |field: &&FieldRef| field.name() != EPOCH_COLUMN;
+            Arc::new(Schema::new(table.schema().fields().iter().filter(own).cloned().collect::<Vec<_>>()))
+        }))
+    }
+
     fn metadata(&self) -> Field {
         metadata_field()
     }
@@ -56,11 +65,5 @@ impl Outside for LakeOutside {
             Some(lake) => lake.display(&lake.table_location(name)),
             None => name.to_string(),
         }
-    }
-
-    fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
-        let Some(lake) = &self.lake else { return Ok(None) };
-        let table = self.io.block_on(Table::open(lake, &lake.table_location(name)))?;
-        Ok(table.map(|table| Arc::clone(table.schema())))
     }
 }

@@ -129,7 +129,7 @@ fn an_unknown_column_is_named_with_the_nearest_one() {
 fn an_unknown_table_is_named_with_the_nearest_one() {
     let project = orders();
     project.define(&ORDERS.replace("FROM STREAM(raw)", "FROM STREAM(rwa)"));
-    silverflow(&project, &["dry-run"]).check(2, &["TABLE_OR_VIEW_NOT_FOUND", "rwa", "did you mean raw?"]);
+    silverflow(&project, &["dry-run"]).check(2, &["TABLE_OR_VIEW_NOT_FOUND", "rwa", "remark", "did you mean raw?"]);
 }
 
 #[test]
