@@ -22,8 +22,6 @@ import oracle  # noqa: E402
 import plain_batches as plain  # noqa: E402
 from common import copy_batch, report, tables  # noqa: E402
 
-TYPES = {"timestamptz": "timestamp"}
-
 
 def make_feeds(folder, orders, batches):
     """Parquet feeds of any size, by the generator of the checks."""
@@ -31,7 +29,7 @@ def make_feeds(folder, orders, batches):
     plain.Feeds(orders, batches, seed=1).write(folder / "json")
     for feed, columns in plain.FEEDS.items():
         (folder / "parquet" / feed).mkdir(parents=True)
-        typed = ", ".join(f"cast({name} as {TYPES.get(kind, kind)}) as {name}" for name, kind in columns)
+        typed = ", ".join(f"cast({name} as {kind}) as {name}" for name, kind in columns)
         for file in sorted((folder / "json" / feed).glob("*.json")):
             target = folder / "parquet" / feed / f"{file.stem}.parquet"
             schema = ", ".join(f"{name}: 'VARCHAR'" for name, _ in columns)

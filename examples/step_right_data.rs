@@ -125,11 +125,18 @@ trait Feed: Clone {
     fn ahead(self) -> Self;
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Customer {
     id: u64,
-    profile: Option<(String, String, Option<String>, Option<String>, i32)>,
+    profile: Option<Profile>,
     updated: i64,
+}
+
+#[derive(Clone)]
+struct Profile {
+    email: Option<String>,
+    region: Option<&'static str>,
+    signup: i32,
 }
 
 #[derive(Clone)]
@@ -206,11 +213,11 @@ impl Feed for Customer {
         let profiles = || rows.iter().map(|r| r.profile.as_ref());
         Ok(vec![
             ("customer_id", text(rows.iter().map(|r| Some(customer_id(r.id))))),
-            ("first_name", text(profiles().map(|p| p.map(|p| &p.0)))),
-            ("last_name", text(profiles().map(|p| p.map(|p| &p.1)))),
-            ("email", text(profiles().map(|p| p.and_then(|p| p.2.as_ref())))),
-            ("region", text(profiles().map(|p| p.and_then(|p| p.3.as_ref())))),
-            ("signup_date", day(profiles().map(|p| p.map(|p| p.4)))),
+            ("first_name", text(rows.iter().map(|r| r.profile.as_ref().map(|_| format!("First{}", r.id % 997))))),
+            ("last_name", text(rows.iter().map(|r| r.profile.as_ref().map(|_| format!("Last{}", r.id % 1009))))),
+            ("email", text(profiles().map(|p| p.and_then(|p| p.email.as_ref())))),
+            ("region", text(profiles().map(|p| p.and_then(|p| p.region)))),
+            ("signup_date", day(profiles().map(|p| p.map(|p| p.signup)))),
             ("operation", operation(rows.iter().map(|r| r.profile.is_none()))),
             ("updated_at", instant(rows.iter().map(|r| r.updated))),
         ])
@@ -292,11 +299,10 @@ fn customers(dice: &Dice, count: u64) -> Vec<Arrival<Customer>> {
             }
             let region = match dice.roll("customer region", id) / dice.defects {
                 r if r < 0.02 => None,
-                r if r < 0.03 => Some("ATLANTIS".to_string()),
-                _ => REGIONS.get((id + change) as usize % REGIONS.len()).map(|r| r.to_string()),
+                r if r < 0.03 => Some("ATLANTIS"),
+                _ => REGIONS.get((id + change) as usize % REGIONS.len()).copied(),
             };
             let email = (!dice.defect("customer email", id, 0.02)).then(|| format!("c{id}@example.com"));
-            let names = (format!("First{}", id % 997), format!("Last{}", id % 1009));
             let signup = 19_358 + (id % 700) as i32;
             // The first event is there from the start, but for a few customers who come late.
             let when = match change {
@@ -305,7 +311,7 @@ fn customers(dice: &Dice, count: u64) -> Vec<Arrival<Customer>> {
                 _ => 0.5 + 0.5 * life,
             };
             let updated = START + (life * (20 * DAY) as f64) as i64 + change as i64 * 30 * DAY;
-            let profile = Some((names.0, names.1, email, region, signup));
+            let profile = Some(Profile { email, region, signup });
             rows.push(arrival(dice.batch(when, 0), Customer { id, profile, updated }));
         }
         if dice.defect("customer leaves", id, 0.02) {

@@ -22,19 +22,19 @@ START = datetime.datetime(2026, 1, 1)
 FEEDS = {
     "customers": [
         ("customer_id", "varchar"), ("first_name", "varchar"), ("last_name", "varchar"), ("email", "varchar"),
-        ("region", "varchar"), ("signup_date", "varchar"), ("updated_at", "timestamptz"),
+        ("region", "varchar"), ("signup_date", "varchar"), ("updated_at", "timestamp"),
     ],
     "products": [
         ("product_id", "varchar"), ("product_name", "varchar"), ("category", "varchar"), ("list_price", "double"),
-        ("launch_date", "varchar"), ("updated_at", "timestamptz"),
+        ("launch_date", "varchar"), ("updated_at", "timestamp"),
     ],
     "orders": [
         ("order_id", "varchar"), ("customer_id", "varchar"), ("order_date", "varchar"), ("status", "varchar"),
-        ("updated_at", "timestamptz"),
+        ("updated_at", "timestamp"),
     ],
     "order_items": [
         ("order_item_id", "varchar"), ("order_id", "varchar"), ("product_id", "varchar"), ("quantity", "integer"),
-        ("unit_price", "double"), ("discount_pct", "double"), ("updated_at", "timestamptz"),
+        ("unit_price", "double"), ("discount_pct", "double"), ("updated_at", "timestamp"),
     ],
 }
 RULES = {

@@ -1,24 +1,24 @@
 CREATE STREAMING TABLE customers AS SELECT * FROM STREAM read_files(
   '${landing}/customers', format => '${format}',
   schema => 'customer_id STRING, first_name STRING, last_name STRING, email STRING, region STRING, signup_date STRING,
-             updated_at TIMESTAMP'
+             updated_at TIMESTAMP_NTZ'
 );
 
 CREATE STREAMING TABLE products AS SELECT * FROM STREAM read_files(
   '${landing}/products', format => '${format}',
   schema => 'product_id STRING, product_name STRING, category STRING, list_price DOUBLE, launch_date STRING,
-             updated_at TIMESTAMP'
+             updated_at TIMESTAMP_NTZ'
 );
 
 CREATE STREAMING TABLE orders AS SELECT * FROM STREAM read_files(
   '${landing}/orders', format => '${format}',
-  schema => 'order_id STRING, customer_id STRING, order_date STRING, status STRING, updated_at TIMESTAMP'
+  schema => 'order_id STRING, customer_id STRING, order_date STRING, status STRING, updated_at TIMESTAMP_NTZ'
 );
 
 CREATE STREAMING TABLE order_items AS SELECT * FROM STREAM read_files(
   '${landing}/order_items', format => '${format}',
   schema => 'order_item_id STRING, order_id STRING, product_id STRING, quantity INT, unit_price DOUBLE,
-             discount_pct DOUBLE, updated_at TIMESTAMP'
+             discount_pct DOUBLE, updated_at TIMESTAMP_NTZ'
 );
 
 CREATE TEMPORARY VIEW customers_tagged AS
