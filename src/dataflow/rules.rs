@@ -30,6 +30,9 @@ pub struct Judge {
     pub quarantine: Option<SchemaRef>,
     /// Rows carry the wall.
     pub wall: bool,
+    /// Rows of epochs up to this one are stored already. DROP is for rows that arrive: at a replay point nothing else
+    /// keeps the row, so a rule that is added later takes none away.
+    pub stored_through: Epoch,
     /// Where to count.
     pub tally: Tally,
 }
@@ -75,13 +78,14 @@ impl Judge {
                 faults.extend(self.fault(rule, outcomes, &batch, None));
             }
         }
+        let stored = batch.epoch <= self.stored_through;
         let verdict = |index: usize| {
             self.rules
                 .iter()
                 .zip(&outcomes)
                 .filter(|(_, o)| o.get(index) != Some(&Outcome::True))
                 .map(|(r, _)| r.action)
-                .filter(|a| *a != Action::Fail)
+                .filter(|a| *a != Action::Fail && !(stored && *a == Action::Drop))
                 .max()
         };
         let verdicts: Vec<Option<Action>> = (0..rows).map(verdict).collect();

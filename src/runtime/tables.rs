@@ -24,7 +24,8 @@ pub(super) struct Tables {
     pub(super) orphans: BTreeSet<TableId>,
 }
 
-fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String {
+/// Where a table lies in the lake.
+pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String {
     match (&dataset.stored, table) {
         (Stored::Replay(flow), _) => lake.replay_location(flow),
         (_, TableId::Rows(_)) => lake.table_location(&dataset.name),
