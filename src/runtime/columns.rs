@@ -38,13 +38,14 @@ pub fn to_stored(batch: &Batch, schema: &SchemaRef, keeps_epoch: bool) -> Result
     Ok(batch.with_rows(relabel(schema, columns, rows)?))
 }
 
-/// Splits stored rows by the epoch in which they arrived, and takes that column off.
+/// Splits stored rows by the epoch in which they arrived, and takes that column off. It is found by name: columns that a
+/// table gained later stand behind it.
 pub fn by_arrival(rows: &RecordBatch) -> Result<BTreeMap<u64, RecordBatch>, ArrowError> {
-    let at = rows.num_columns().saturating_sub(1);
-    let plain: Vec<usize> = (0..at).collect();
+    let at = rows.schema().index_of(EPOCH_COLUMN)?;
+    let plain: Vec<usize> = (0..rows.num_columns()).filter(|i| *i != at).collect();
     let data = rows.project(&plain)?;
     let Some(epochs) = rows.columns().get(at).and_then(|c| c.as_primitive_opt::<Int64Type>()) else {
-        return Err(ArrowError::SchemaError(format!("a stored row without {EPOCH_COLUMN}")));
+        return Err(ArrowError::SchemaError(format!("{EPOCH_COLUMN} is no number")));
     };
     let distinct: BTreeSet<Option<i64>> = epochs.iter().collect();
     let number = |epoch: Option<i64>| epoch.and_then(|e| u64::try_from(e).ok()).unwrap_or(0);

@@ -10,6 +10,7 @@ use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, relabel, with_wall};
 use crate::error::{Error, Result};
 use crate::lake::Table;
+use crate::lake::types::conform;
 
 /// Stored rows on their way to an inlet.
 pub struct Hydration<'a> {
@@ -27,8 +28,6 @@ pub struct Hydration<'a> {
     pub schema: arrow::datatypes::SchemaRef,
     /// The edge carries the wall.
     pub wall: bool,
-    /// Leave off this many columns before the epoch: a quarantine's reasons, when rows are judged anew.
-    pub drop_last: usize,
 }
 
 impl Hydration<'_> {
@@ -45,9 +44,7 @@ impl Hydration<'_> {
                 if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
                     continue;
                 }
-                let mut columns = part.columns().to_vec();
-                columns.truncate(columns.len().saturating_sub(self.drop_last));
-                let mut part = relabel(&self.schema, columns, part.num_rows()).map_err(wrong)?;
+                let mut part = conform(&part, &self.schema)?;
                 if self.wall {
                     let wall = walls.get(&arrived).copied().ok_or_else(|| {
                         Error::external("EPOCH_LOG_DAMAGED", format!("the epoch log has no wall for epoch {arrived}"))

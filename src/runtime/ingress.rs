@@ -12,6 +12,7 @@ use super::columns::{add_wall, by_arrival};
 use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, relabel};
 use crate::error::{Error, Result};
+use crate::lake::types::conform;
 use crate::lake::{Position, RowStream, Table};
 use crate::plan::{Source, SourceKind};
 use crate::sources::{DeltaOptions, DeltaSource, FileSource, ReadStats};
@@ -115,7 +116,7 @@ impl Ingress {
             let mut rows = stored.scan();
             while let Some(batch) = self.io.block_on(rows.next()) {
                 for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
-                    let part = relabel(&self.source.schema, part.columns().to_vec(), part.num_rows()).map_err(wrong)?;
+                    let part = conform(&part, &self.source.schema)?;
                     let mut diffs = vec![0i64; part.num_rows()];
                     for (row, diff) in codec.encode(part.columns()).map_err(wrong)?.iter().zip(&mut diffs) {
                         match counts.get_mut(row.as_bytes()) {

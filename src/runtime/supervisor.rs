@@ -145,11 +145,11 @@ impl Supervisor<'_> {
                 for table in [TableId::Rows(index), TableId::Quarantine(index)] {
                     let Some(stored) = self.tables.get(table) else { continue };
                     let Some(version) = history.versions.get(&table_key(&self.plan, table)) else { continue };
-                    let (inlet, schema, drop_last) = match table {
-                        TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema), 0),
-                        TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema), 1),
+                    let (inlet, schema) = match table {
+                        TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
+                        TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
                         TableId::Quarantine(_) => match &dataset.quarantine {
-                            Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema), 0),
+                            Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
                             None => continue,
                         },
                     };
@@ -161,7 +161,6 @@ impl Supervisor<'_> {
                         epoch,
                         schema,
                         wall: width_wall,
-                        drop_last,
                     };
                     hydration.send(&self.walls, &self.mail, &self.io)?;
                 }
@@ -250,7 +249,6 @@ impl Supervisor<'_> {
                     epoch,
                     schema: Arc::clone(schema),
                     wall: dataset.wall,
-                    drop_last: 0,
                 };
                 hydration.send(&self.walls, &self.mail, &self.io)?;
             }
