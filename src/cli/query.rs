@@ -1,5 +1,7 @@
 //! `silverflow query`.
 
+use std::collections::BTreeSet;
+
 use arrow::array::RecordBatch;
 use clap::{Args, ValueEnum};
 use silverflow::error::{Error, Result};
@@ -48,6 +50,11 @@ impl Query {
                 Ok(format!("{table}\n"))
             }
             Format::Json => {
+                let mut names = BTreeSet::new();
+                if let Some(twice) = result.schema.fields().iter().find(|f| !names.insert(f.name())) {
+                    return Err(Error::user("DUPLICATE_COLUMN", format!("two columns are named {}", twice.name()))
+                        .help("name them apart with AS: a JSON object has each name once"));
+                }
                 let mut writer = arrow::json::WriterBuilder::new()
                     .with_explicit_nulls(true)
                     .build::<_, arrow::json::writer::LineDelimited>(Vec::new());

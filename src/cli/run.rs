@@ -64,6 +64,9 @@ impl Run {
         };
         let report = runtime::run(&loaded.pipeline, &options);
         spinner.finish_and_clear();
+        if let (true, Err(error)) = (self.json, &report) {
+            print(&format!("{}\n", serde_json::json!({ "error": describe(error) })))?;
+        }
         let report = report.map_err(|error| with_remarks(error, &loaded.lints))?;
         if self.json {
             let text = serde_json::to_string(&report)
@@ -72,6 +75,24 @@ impl Run {
         }
         print(&render(&report))
     }
+}
+
+/// An error for machines.
+fn describe(error: &Error) -> serde_json::Value {
+    let place = error.place();
+    serde_json::json!({
+        "code": error.code(),
+        "exit_code": error.fault().exit_code(),
+        "message": error.message(),
+        "dataset": place.dataset,
+        "flow": place.flow,
+        "expectation": place.rule,
+        "epoch": place.epoch,
+        "at": place.span.as_ref().map(ToString::to_string),
+        "details": error.detail_lines(),
+        "help": error.advice(),
+        "others": error.others().iter().map(describe).collect::<Vec<_>>(),
+    })
 }
 
 /// A moving line on a terminal, plain lines elsewhere.

@@ -167,7 +167,10 @@ pub fn build<'s>(
     }
     for (index, dataset) in plan.datasets.iter().enumerate() {
         let label = dataset.label();
-        let judge = judge(index, dataset, tally);
+        let mut judge = judge(index, dataset, tally);
+        if dataset.replay_point {
+            judge.stored_through = start.hydrated;
+        }
         let mut quarantine: Vec<Batches<'s>> = Vec::new();
         let rows = match &dataset.feed {
             Feed::Append(flows) => {
@@ -257,6 +260,7 @@ fn judge(index: usize, dataset: &DatasetPlan, tally: &Tally) -> Judge {
         schema,
         quarantine: dataset.quarantine.as_ref().map(|q| if wall { with_wall(q) } else { Arc::clone(q) }),
         wall,
+        stored_through: 0,
         tally: tally.clone(),
     }
 }

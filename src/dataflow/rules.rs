@@ -30,6 +30,9 @@ pub struct Judge {
     pub quarantine: Option<SchemaRef>,
     /// Rows carry the wall.
     pub wall: bool,
+    /// Rows of epochs up to this one are stored already. DROP is for rows that arrive: at a replay point nothing else
+    /// keeps the row, so a rule that is added later takes none away.
+    pub stored_through: Epoch,
     /// Where to count.
     pub tally: Tally,
 }
@@ -71,17 +74,18 @@ impl Judge {
         let outcomes: Vec<Vec<Outcome>> = self.rules.iter().map(|rule| judge(&rule.condition, &batch.rows)).collect();
         let mut faults = Vec::new();
         for (rule, outcomes) in self.rules.iter().zip(&outcomes) {
-            if rule.action == Action::Fail {
-                faults.extend(self.fault(rule, outcomes, &batch));
+            if rule.action == Action::Fail && !rule.constraint {
+                faults.extend(self.fault(rule, outcomes, &batch, None));
             }
         }
+        let stored = batch.epoch <= self.stored_through;
         let verdict = |index: usize| {
             self.rules
                 .iter()
                 .zip(&outcomes)
                 .filter(|(_, o)| o.get(index) != Some(&Outcome::True))
                 .map(|(r, _)| r.action)
-                .filter(|a| *a != Action::Fail)
+                .filter(|a| *a != Action::Fail && !(stored && *a == Action::Drop))
                 .max()
         };
         let verdicts: Vec<Option<Action>> = (0..rows).map(verdict).collect();
@@ -90,6 +94,9 @@ impl Judge {
         let drop = is(Action::Drop);
         let keep: BooleanArray =
             verdicts.iter().map(|v| Some(!matches!(v, Some(Action::Quarantine | Action::Drop)))).collect();
+        for (rule, outcomes) in self.rules.iter().zip(&outcomes).filter(|(rule, _)| rule.constraint) {
+            faults.extend(self.fault(rule, outcomes, &batch, Some(&keep)));
+        }
         let kept = batch.filter(&keep)?;
         let quarantined = if quarantine.true_count() > 0 {
             let failed = self.failed(&outcomes, &quarantine);
@@ -178,11 +185,17 @@ impl Judge {
         Ok(batch.with_rows(relabel(schema, columns, batch.rows.num_rows())?))
     }
 
-    fn fault(&self, rule: &Rule, outcomes: &[Outcome], batch: &Batch) -> Option<Box<RowFault>> {
+    fn fault(
+        &self,
+        rule: &Rule,
+        outcomes: &[Outcome],
+        batch: &Batch,
+        of: Option<&BooleanArray>,
+    ) -> Option<Box<RowFault>> {
         let violating: Vec<usize> = outcomes
             .iter()
             .enumerate()
-            .filter(|(i, o)| **o != Outcome::True && batch.diff(*i) > 0)
+            .filter(|(i, o)| **o != Outcome::True && batch.diff(*i) > 0 && of.is_none_or(|rows| rows.value(*i)))
             .map(|(i, _)| i)
             .collect();
         if violating.is_empty() {

@@ -105,7 +105,7 @@ impl ExternalTable {
                 "SOURCE_VERSION_GONE",
                 format!("the log of {} no longer has version {version}", self.location()),
             )
-            .help("read the table anew with --full-refresh, and keep its log longer than the pipeline rests")
+            .help("keep its log longer than the pipeline rests")
         })?;
         let mut changes = Changes::default();
         for action in serde_json::Deserializer::from_slice(&bytes).into_iter::<Action>() {

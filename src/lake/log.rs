@@ -95,7 +95,7 @@ impl Entry {
                 "TABLE_CHANGED_OUTSIDE",
                 format!("the table {} changed outside the flow: version {version} is {what}", lake.display(location)),
             )
-            .help("let no one else write to the tables of a pipeline; run with --full-refresh to set the table right")
+            .help("let no one else write to the tables of a pipeline; a derived table is made again once its folder is gone")
         };
         let actions = parse(winner).map_err(|e| changed("not readable").caused_by(e))?;
         let info = actions.iter().find_map(|x| x.get("commitInfo"));

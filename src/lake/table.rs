@@ -209,7 +209,7 @@ impl Table {
                 "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
                 format!("the column {column} of {} is {old} in the table and {new} in the definition", spec.name),
             )
-            .help("cast the column to the old type, or rebuild the table with --full-refresh")
+            .help("cast the column to the old type, or write to a table of another name")
         })?;
         let state = delta.snapshot().map_err(|e| unreadable(&self.lake, &self.location, e))?;
         let metadata = state.metadata();

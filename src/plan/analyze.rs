@@ -23,8 +23,8 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation, RelationSource, ScdType,
-    TableName, near_miss,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, Graph, Pipeline, Relation,
+    RelationSource, ScdType, TableName, near_miss,
 };
 
 /// What planning must know of the world outside: the columns of files and tables.
@@ -69,6 +69,7 @@ struct DraftRule {
     condition: Expr,
     columns: DFSchema,
     action: Action,
+    constraint: bool,
 }
 
 /// Plans a pipeline: types, columns, expressions, replay points, fingerprints. All mistakes of one dataset's queries are
@@ -262,7 +263,9 @@ fn draft_flow<'a>(
 /// A name that is neither a dataset nor a table is a slip, not a failure of the storage.
 fn unknown(error: Error, relation: &Relation, number: &BTreeMap<&TableName, usize>) -> Error {
     match &relation.source {
-        RelationSource::External { name, location: None } if error.code() == "SOURCE_NOT_FOUND" => {
+        RelationSource::External { name, location: None }
+            if ["SOURCE_NOT_FOUND", "STORAGE_NOT_ACCESSIBLE"].contains(&error.code()) =>
+        {
             let error = Error::user(
                 "TABLE_OR_VIEW_NOT_FOUND",
                 format!("{name} is no dataset of the pipeline, and there is no such table in its storage"),
@@ -387,6 +390,18 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> 
 
 fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result<Vec<DraftRule>> {
     let mut rules = Vec::new();
+    for reserved in [FAILED_COLUMN, EPOCH_COLUMN] {
+        let taken = position(judged, reserved).is_some();
+        if taken && (dataset.quarantines() || reserved == EPOCH_COLUMN) && dataset.kind != DatasetKind::TemporaryView {
+            return Err(Error::user(
+                "RESERVED_COLUMN_NAME",
+                format!("{} has a column {reserved}, a name that silverflow needs for itself", dataset.name),
+            )
+            .help("rename it in the query, or leave it out")
+            .at(&dataset.span)
+            .dataset(&dataset.name));
+        }
+    }
     for column in dataset.columns.iter().flatten().filter(|c| !c.nullable) {
         if let Some(at) = position(judged, &column.name) {
             let name = judged.field(at).name();
@@ -398,6 +413,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
                 condition: ident(name).is_not_null(),
                 columns,
                 action: Action::Fail,
+                constraint: true,
             });
         }
     }
@@ -427,6 +443,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
             condition,
             columns,
             action: expectation.action,
+            constraint: false,
         });
     }
     Ok(rules)
@@ -750,6 +767,7 @@ fn lower_dataset(
                 condition: physical(&rule.condition, &rule.columns, &batch, zone)
                     .map_err(|e| from_datafusion(e, &draft.dataset.span, None))?,
                 action: rule.action,
+                constraint: rule.constraint,
             })
         })
         .collect::<Result<Vec<_>>>()?;

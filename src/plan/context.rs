@@ -22,7 +22,7 @@ use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::clock::clock_functions;
-use super::spark::{NOT_OFFERED, SparkMeaning};
+use super::spark::{NOT_OFFERED, SparkMeaning, markers};
 use crate::error::{Error, Result};
 
 /// How queries are read and evaluated.
@@ -66,6 +66,9 @@ pub fn session(clock: bool) -> Result<SessionContext> {
     let filter = array_filter_higher_order_function();
     state.register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"]))).map_err(failed)?;
     state.register_function_rewrite(Arc::new(SparkMeaning)).map_err(failed)?;
+    for function in markers() {
+        state.register_udf(Arc::new(function)).map_err(failed)?;
+    }
     for name in NOT_OFFERED {
         state.deregister_udf(name).map_err(failed)?;
     }

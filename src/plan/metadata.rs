@@ -1,4 +1,4 @@
-//! The column `_metadata` of files: there for a query that names it, and not part of `*`.
+//! Columns that are not part of `*`: `_metadata` of files, there for a query that names it, and `_epoch` of stored rows.
 
 use std::ops::ControlFlow;
 
@@ -27,9 +27,9 @@ pub(super) fn names_metadata(query: &ast::Query) -> bool {
     query.visit(&mut Search).is_break()
 }
 
-/// Takes the column out of every `*` over one of the `relations` (names `$n`).
-pub(super) fn hide_from_wildcards(query: &mut ast::Query, relations: &[String]) {
-    struct Hide<'a>(&'a [String]);
+/// Takes a column out of every `*` over one of the `relations` (names `$n`), all of which have it.
+pub fn hide_from_wildcards(query: &mut ast::Query, relations: &[String], column: &str) {
+    struct Hide<'a>(&'a [String], &'a str);
     impl VisitorMut for Hide<'_> {
         type Break = ();
         fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
@@ -54,7 +54,7 @@ pub(super) fn hide_from_wildcards(query: &mut ast::Query, relations: &[String]) 
                         let (SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)) = item else {
                             continue;
                         };
-                        let hidden = Ident::new(METADATA);
+                        let hidden = Ident::new(self.1);
                         match &mut options.opt_except {
                             Some(except) => except.additional_elements.push(hidden),
                             None => {
@@ -72,5 +72,5 @@ pub(super) fn hide_from_wildcards(query: &mut ast::Query, relations: &[String]) 
             }
         }
     }
-    let _ = VisitMut::visit(query, &mut Hide(relations));
+    let _ = VisitMut::visit(query, &mut Hide(relations, column));
 }

@@ -32,6 +32,7 @@ pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
 pub use identifiers::fold as fold_identifiers;
+pub use metadata::hide_from_wildcards;
 pub use query::from_datafusion;
 pub use schema::{WALL_COLUMN, stored_schema, with_wall};
 
@@ -164,6 +165,8 @@ pub struct Rule {
     pub condition: Arc<dyn PhysicalExpr>,
     /// What happens on violation.
     pub action: Action,
+    /// A constraint of the table (NOT NULL): it judges the rows that are written, after the expectations.
+    pub constraint: bool,
 }
 
 /// What a leaf of a query reads.

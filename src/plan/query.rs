@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, DFSchema, DataFusionError, SchemaError, TableReference};
 use datafusion::datasource::empty::EmptyTable;
 use datafusion::logical_expr::simplify::SimplifyContext;
@@ -44,7 +45,7 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
         .map(|(index, _)| format!("${index}"))
         .collect();
     if !with_metadata.is_empty() {
-        hide_from_wildcards(&mut ast, &with_metadata);
+        hide_from_wildcards(&mut ast, &with_metadata, METADATA);
     }
     fold(&mut ast, schemas);
     for (index, schema) in schemas.iter().enumerate() {
@@ -71,20 +72,22 @@ pub(super) fn plan_expr(
     fold(&mut expr, std::slice::from_ref(schema));
     let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
     let state = planner.session.state();
-    let expr =
+    let mut expr =
         state.create_logical_expr_from_sql_expr(ast::ExprWithAlias { expr, alias: None }, &columns).map_err(wrong)?;
+    let aggregate = |e: &Expr| Ok(matches!(e, Expr::AggregateFunction(_) | Expr::WindowFunction(_)));
+    if expr.exists(aggregate).map_err(wrong)? {
+        return Err(Error::user("NOT_SUPPORTED", "a condition judges one row; an aggregate is over many").at(span));
+    }
     let context = SimplifyContext::builder()
         .with_schema(Arc::new(columns.clone()))
         .with_config_options(Arc::clone(state.config_options()))
         .build();
-    // Some functions exist only in the form that simplification gives them.
-    let simplifier = ExprSimplifier::new(context);
-    let mut expr = simplifier.coerce(expr, &columns).map_err(wrong)?;
     for rewrite in state.analyzer().function_rewrites() {
-        use datafusion::common::tree_node::TreeNode;
         expr = expr.transform_up(|e| rewrite.rewrite(e, &columns, state.config_options())).map_err(wrong)?.data;
     }
-    let expr = simplifier.simplify(expr).map_err(wrong)?;
+    // Some functions exist only in the form that simplification gives them.
+    let simplifier = ExprSimplifier::new(context);
+    let expr = simplifier.coerce(expr, &columns).and_then(|e| simplifier.simplify(e)).map_err(wrong)?;
     let data_type = expr.get_type(&columns).map_err(wrong)?;
     Ok((expr, columns, data_type))
 }
@@ -121,7 +124,11 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             }
             other => Error::user("INVALID_QUERY", other.to_string()),
         },
-        DataFusionError::NotImplemented(message) => Error::user("NOT_SUPPORTED", message.clone()),
+        // Some messages end in a dump of the planner's own types.
+        DataFusionError::NotImplemented(message) => {
+            let said = message.split(" { ").next().unwrap_or(message);
+            Error::user("NOT_SUPPORTED", said.trim_end())
+        }
         DataFusionError::Plan(message) | DataFusionError::Execution(message)
             if message.starts_with("Invalid function") =>
         {

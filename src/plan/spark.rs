@@ -5,18 +5,63 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
+use datafusion::common::{DFSchema, Result, ScalarValue, internal_err, not_impl_err, plan_err};
 use datafusion::functions::core::named_struct;
 use datafusion::functions_nested::extract::array_element_udf;
 use datafusion::functions_nested::map_extract::map_extract_udf;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::FunctionRewrite;
-use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, lit, when};
+use datafusion::logical_expr::{
+    BinaryExpr, Cast, ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility, lit, when,
+};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::BinaryExpr as PhysicalBinary;
 
 /// Functions whose meaning differs from that of Spark's function of the same name; they are not offered.
 pub(super) const NOT_OFFERED: [&str; 2] = ["date_format", "to_char"];
+
+const ELEMENT_AT: &str = "element_at";
+
+/// `element_at(array, position)` and `element_at(map, key)`, until the types are known.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ElementAt {
+    signature: Signature,
+}
+
+/// The functions that [`SparkMeaning`] takes the place of.
+pub(super) fn markers() -> Vec<ScalarUDF> {
+    vec![ScalarUDF::new_from_impl(ElementAt { signature: Signature::any(2, Volatility::Immutable) })]
+}
+
+impl ScalarUDFImpl for ElementAt {
+    fn name(&self) -> &str {
+        ELEMENT_AT
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        match types.first() {
+            Some(DataType::List(item)) => Ok(item.data_type().clone()),
+            Some(DataType::Map(entries, _)) => match entries.data_type() {
+                DataType::Struct(fields) => match fields.get(1) {
+                    Some(value) => Ok(value.data_type().clone()),
+                    None => plan_err!("a map without values"),
+                },
+                other => plan_err!("entries of a map are a struct, not {other}"),
+            },
+            Some(other) => plan_err!("element_at takes an array or a map, not {other}"),
+            None => plan_err!("element_at takes an array or a map"),
+        }
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        internal_err!("element_at was not resolved by its argument's type")
+    }
+}
 
 /// `/` of integers is fractional, `a[i]` counts from 0, `element_at` gives the element, `substring` counts from both ends,
 /// `struct(a, b)` has members of those names.
@@ -50,15 +95,11 @@ impl FunctionRewrite for SparkMeaning {
     }
 }
 
-fn call(func: Arc<datafusion::logical_expr::ScalarUDF>, args: Vec<Expr>) -> Transformed<Expr> {
+fn call(func: Arc<ScalarUDF>, args: Vec<Expr>) -> Transformed<Expr> {
     Transformed::yes(Expr::ScalarFunction(ScalarFunction { func, args }))
 }
 
-fn function(
-    func: Arc<datafusion::logical_expr::ScalarUDF>,
-    args: Vec<Expr>,
-    schema: &DFSchema,
-) -> Result<Transformed<Expr>> {
+fn function(func: Arc<ScalarUDF>, args: Vec<Expr>, schema: &DFSchema) -> Result<Transformed<Expr>> {
     match (func.name(), args.as_slice()) {
         ("array_element", [array, index]) => {
             let index = match index {
@@ -72,7 +113,7 @@ fn function(
                 _ => not_impl_err!("an array subscript that is no number; write element_at(array, position)"),
             }
         }
-        ("map_extract", [from, key]) => match from.get_type(schema)? {
+        (ELEMENT_AT, [from, key]) => match from.get_type(schema)? {
             DataType::List(_) => Ok(call(array_element_udf(), vec![from.clone(), key.clone()])),
             _ => {
                 let found = Expr::ScalarFunction(ScalarFunction { func: map_extract_udf(), args });

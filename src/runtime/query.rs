@@ -15,8 +15,8 @@ use datafusion::sql::sqlparser::parser::Parser;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, Lake, query as tables};
-use crate::pipeline::{DatasetKind, Pipeline, Source, TableName, near_miss};
-use crate::plan::{fold_identifiers, from_datafusion, lift_explode, session};
+use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
+use crate::plan::{fold_identifiers, from_datafusion, hide_from_wildcards, lift_explode, session};
 
 /// The rows of a query.
 #[derive(Clone, Debug)]
@@ -72,6 +72,13 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
             .register_table(TableReference::bare(name_of(index)), provider)
             .map_err(|e| Error::internal("a table cannot be registered").caused_by(e))?;
     }
+    let with_epoch: Vec<String> = schemas
+        .iter()
+        .enumerate()
+        .filter(|(_, schema)| schema.column_with_name(EPOCH_COLUMN).is_some())
+        .map(|(index, _)| name_of(index))
+        .collect();
+    hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
     lift_explode(&mut query);
     fold_identifiers(&mut *query, &schemas);
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
@@ -102,7 +109,7 @@ impl Relations<'_> {
         for dataset in self.pipeline.datasets.values().filter(|d| d.kind != DatasetKind::TemporaryView) {
             tables.insert(dataset.name.clone(), dataset.name.to_string());
             let quarantine = dataset.name.quarantine();
-            if !self.pipeline.datasets.contains_key(&quarantine) {
+            if dataset.quarantines() && !self.pipeline.datasets.contains_key(&quarantine) {
                 tables.insert(quarantine, format!("{} quarantine", dataset.name));
             }
         }

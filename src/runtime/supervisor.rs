@@ -14,11 +14,11 @@ use super::hydrate::Hydration;
 use super::ingress::{Ingress, Read};
 use super::outside::LakeOutside;
 use super::report::RunReport;
-use super::tables::{Tables, describe};
+use super::tables::{Tables, describe, path};
 use super::worker::{FromWorker, Mail, Workers};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
 use crate::error::{Error, Fault, Result};
-use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
+use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position, Table};
 use crate::pipeline::Pipeline;
 use crate::plan::{Feed, Plan, SourceKind, analyze};
 use crate::sources::{DeltaOptions, DeltaSource, FileSource};
@@ -44,16 +44,24 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
+    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
             Tables::open(&plan, &lake, &history, io)?;
         }
-        report.tables = describe(&plan, &lake);
+        report.tables = describe(&plan, &lake, &history);
         return Ok(report);
     }
     let tables = Tables::open(&plan, &lake, &history, io)?;
-    report.tables = describe(&plan, &lake);
+    if history.last_complete.is_none() && history.open.is_none() && tables.epochs.values().any(Option::is_some) {
+        return Err(Error::external(
+            "EPOCH_LOG_MISSING",
+            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
+        )
+        .help("restore _silverflow/epochs; without it everything would be read a second time"));
+    }
+    report.tables = describe(&plan, &lake, &history);
     let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
@@ -81,6 +89,33 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     outcome?;
     ended?;
     Ok(supervisor.report)
+}
+
+/// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
+fn gone(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<impl Iterator<Item = TableId> + use<>> {
+    let mut gone = Vec::new();
+    for (index, dataset) in plan.datasets.iter().enumerate() {
+        for table in [TableId::Rows(index), TableId::Quarantine(index)] {
+            let wanted = matches!(table, TableId::Rows(_)) || dataset.quarantine.is_some();
+            if !wanted || !history.versions.contains_key(&table_key(plan, table)) {
+                continue;
+            }
+            let path = path(lake, dataset, table);
+            if io.block_on(Table::open(lake, &path))?.is_some() {
+                continue;
+            }
+            if dataset.replay_point {
+                return Err(Error::external(
+                    "REPLAY_POINT_GONE",
+                    format!("the table {} is gone, and with it what was read from outside", lake.display(&path)),
+                )
+                .dataset(dataset.label())
+                .help("restore it from a backup"));
+            }
+            gone.push(table);
+        }
+    }
+    Ok(gone.into_iter())
 }
 
 /// What is new outside, by source.

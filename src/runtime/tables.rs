@@ -24,7 +24,8 @@ pub(super) struct Tables {
     pub(super) orphans: BTreeSet<TableId>,
 }
 
-fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String {
+/// Where a table lies in the lake.
+pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String {
     match (&dataset.stored, table) {
         (Stored::Replay(flow), _) => lake.replay_location(flow),
         (_, TableId::Rows(_)) => lake.table_location(&dataset.name),
@@ -93,7 +94,7 @@ impl Tables {
 }
 
 /// An empty report for each stored dataset.
-pub(super) fn describe(plan: &Plan, lake: &Lake) -> Vec<TableReport> {
+pub(super) fn describe(plan: &Plan, lake: &Lake, history: &History) -> Vec<TableReport> {
     let stored = plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No);
     stored
         .map(|(index, dataset)| TableReport {
@@ -106,6 +107,7 @@ pub(super) fn describe(plan: &Plan, lake: &Lake) -> Vec<TableReport> {
                 (_, _, DatasetKind::MaterializedView) => "materialized view",
                 _ => "streaming table",
             },
+            version: history.versions.get(&table_key(plan, TableId::Rows(index))).copied().unwrap_or(0),
             location: lake.display(&path(lake, dataset, TableId::Rows(index))),
             quarantine_location: dataset
                 .quarantine

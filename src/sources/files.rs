@@ -253,6 +253,11 @@ fn format_of(path: &str) -> Result<Option<Format>> {
 
 /// Opens a file and makes sure that it is the one that was discovered.
 fn open(file: &FileId) -> Result<File> {
+    let end = file.path.rsplit('.').next().unwrap_or_default().to_lowercase();
+    if ["gz", "zip", "bz2", "zst", "xz"].contains(&end.as_str()) {
+        return Err(Error::user("NOT_SUPPORTED", format!("compressed files are not supported yet: {}", file.path))
+            .help("unpack it, or leave it out with pathGlobFilter"));
+    }
     let input = File::open(&file.path).map_err(|e| unreadable(file, e))?;
     let found = input.metadata().and_then(|x| identify(&file.path, &x)).map_err(|e| unreadable(file, e))?;
     unchanged(file, &found)?;
@@ -339,7 +344,8 @@ impl Rows {
         let (mut rescued, mut corrupt, mut keep) = (None, None, true);
         let whole = match &record {
             Record::Appended { fit: Fit::Whole, .. } => true,
-            Record::Appended { fit: Fit::Partly(lost), .. } if self.rescued.is_some() => {
+            // A record that lacks fields has lost none that could be rescued.
+            Record::Appended { fit: Fit::Partly(lost), .. } if self.rescued.is_some() && lost.len() > "{}".len() => {
                 let members = lost.strip_suffix('}').unwrap_or(lost);
                 rescued = Some(format!("{members}{}", self.file_path));
                 self.stats.rescued += 1;

@@ -11,5 +11,6 @@ mod convergence;
 mod example;
 mod golden;
 mod oracle;
+mod spark_meaning;
 mod support;
 mod verdicts;

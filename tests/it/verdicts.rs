@@ -250,3 +250,40 @@ fn the_clock_is_the_wall_of_the_epoch_in_which_a_row_arrived() {
     let seen: Vec<Value> = project.rows("SELECT * FROM dated").into_iter().filter(|row| row["id"] != 2).collect();
     assert_rows("dated", &seen, &dated);
 }
+
+#[test]
+fn a_drop_rule_that_is_added_later_takes_no_stored_row_away() {
+    let table = |rules: &str| {
+        format!(
+            "CREATE STREAMING TABLE bronze {rules} AS
+             SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT');"
+        )
+    };
+    let project = Project::new(&table(""));
+    project.land("raw", "a", &[json!({"id": -1}), json!({"id": 1})]);
+    project.run(1).unwrap();
+    project.define(&table("(CONSTRAINT positive EXPECT (id > 0) ON VIOLATION DROP ROW)"));
+    project.land("raw", "b", &[json!({"id": -2}), json!({"id": 2})]);
+    project.run(2).unwrap();
+    assert_rows(
+        "kept",
+        &project.rows("SELECT * FROM bronze"),
+        &[json!({"id": -1}), json!({"id": 1}), json!({"id": 2})],
+    );
+}
+
+#[test]
+fn a_table_that_is_gone_is_made_again_and_a_log_that_is_gone_is_missed() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE bronze AS
+           SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT');
+         CREATE STREAMING TABLE odd AS SELECT id FROM STREAM bronze WHERE id % 2 = 1;",
+    );
+    project.land("raw", "a", &[json!({"id": 1}), json!({"id": 2})]);
+    project.run(1).unwrap();
+    std::fs::remove_dir_all(project.path("lakehouse/main/default/odd")).unwrap();
+    project.run(1).unwrap();
+    assert_rows("made again", &project.rows("SELECT * FROM odd"), &[json!({"id": 1})]);
+    std::fs::remove_dir_all(project.path("lakehouse/_silverflow/epochs")).unwrap();
+    assert_eq!(project.run(1).unwrap_err().code(), "EPOCH_LOG_MISSING");
+}
