@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef, BooleanArray, new_null_array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::{AsCollection, ExchangeData};
 use silverflow_operators::{Dedup, Diff, Distinct, Epoch, EquiJoin, JoinKind, Lookup, LookupKind, Row, Rows};
 use timely::container::CapacityContainerBuilder;
@@ -153,13 +154,26 @@ pub fn distinct<'s>(
 }
 
 /// The key of each row; `None` where a null in it matches nothing.
-fn keys(arrays: &[ArrayRef], codec: &Codec, null_equal: bool) -> Result<Vec<Option<Row>>, ArrowError> {
-    let rows = codec.encode(&normalise(arrays)?)?;
+fn keys(
+    exprs: &[Arc<dyn PhysicalExpr>],
+    batch: &Batch,
+    codec: &Codec,
+    null_equal: bool,
+    label: &str,
+) -> Result<Vec<Option<Row>>, Box<RowFault>> {
+    let wrong = broken(batch.epoch, label);
+    let mut arrays = Vec::with_capacity(exprs.len());
+    for expr in exprs {
+        let array = evaluate_rows(expr, &batch.rows)
+            .map_err(|e| bad_row(batch.epoch, label, None, e.message, &batch.rows, e.index))?;
+        arrays.push(array);
+    }
+    let rows = normalise(&arrays).and_then(|columns| codec.encode(&columns)).map_err(wrong)?;
     if null_equal {
         return Ok(rows.into_iter().map(Some).collect());
     }
     let mut nulls: Option<NullBuffer> = None;
-    for array in arrays {
+    for array in &arrays {
         nulls = NullBuffer::union(nulls.as_ref(), array.logical_nulls().as_ref());
     }
     Ok(match nulls {
@@ -178,7 +192,7 @@ pub fn match_rows<'s>(
     label: &str,
 ) -> Result<Batches<'s>> {
     let presence = matches!(node.kind, MatchKind::Semi | MatchKind::Anti | MatchKind::Mark);
-    let key_type = |exprs: &[Arc<dyn datafusion::physical_expr::PhysicalExpr>], schema: &SchemaRef| {
+    let key_type = |exprs: &[Arc<dyn PhysicalExpr>], schema: &SchemaRef| {
         exprs.iter().map(|e| e.data_type(schema)).collect::<Result<Vec<_>, _>>()
     };
     let wrong = |e| Error::internal("the type of a join key").caused_by(e).dataset(label);
@@ -202,14 +216,7 @@ pub fn match_rows<'s>(
     let (exprs, owner) = (node.row_key.clone(), label.to_owned());
     let rows = encode(builder, rows, &format!("{name}: rows"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
-        let mut arrays = Vec::with_capacity(exprs.len());
-        for expr in &exprs {
-            arrays.push(
-                evaluate_rows(expr, &batch.rows)
-                    .map_err(|e| bad_row(batch.epoch, &owner, None, e.message, &batch.rows, e.index))?,
-            );
-        }
-        let keys = keys(&arrays, &key_codec, null_equal).map_err(&wrong)?;
+        let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
         let values = value_codec.encode(batch.rows.columns()).map_err(&wrong)?;
         Ok(keys.into_iter().zip(values).map(Some).collect())
     });
@@ -218,14 +225,7 @@ pub fn match_rows<'s>(
     let (exprs, owner) = (node.reference_key.clone(), label.to_owned());
     let reference = encode(builder, reference, &format!("{name}: reference"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
-        let mut arrays = Vec::with_capacity(exprs.len());
-        for expr in &exprs {
-            arrays.push(
-                evaluate_rows(expr, &batch.rows)
-                    .map_err(|e| bad_row(batch.epoch, &owner, None, e.message, &batch.rows, e.index))?,
-            );
-        }
-        let keys = keys(&arrays, &key_codec, null_equal).map_err(&wrong)?;
+        let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
         let values = if presence {
             vec![Row::default(); keys.len()]
         } else {

@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow::compute::{and, is_not_null, is_null, not};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
+use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::AsCollection;
 use silverflow_operators::{Change, Diff, Epoch, Fill, Row, Rows, Scd1, Scd1State, Scd2, Upsert, Version, shared};
 use timely::dataflow::operators::core::Concatenate;
@@ -100,11 +101,11 @@ pub fn merge<'s>(
 /// Reads change events from the batches of one flow.
 struct Events {
     flow: String,
-    layout: Vec<Arc<dyn datafusion::physical_expr::PhysicalExpr>>,
+    layout: Vec<Arc<dyn PhysicalExpr>>,
     schema: SchemaRef,
-    sequence: Arc<dyn datafusion::physical_expr::PhysicalExpr>,
-    delete: Option<Arc<dyn datafusion::physical_expr::PhysicalExpr>>,
-    truncate: Option<Arc<dyn datafusion::physical_expr::PhysicalExpr>>,
+    sequence: Arc<dyn PhysicalExpr>,
+    delete: Option<Arc<dyn PhysicalExpr>>,
+    truncate: Option<Arc<dyn PhysicalExpr>>,
     keys: Vec<usize>,
     kept: Vec<usize>,
     tracked: Vec<usize>,

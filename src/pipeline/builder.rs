@@ -31,7 +31,7 @@ impl Pipeline {
     /// use silverflow::pipeline::{Action, Pipeline, ScdType};
     ///
     /// let loaded = Pipeline::builder("shop")
-    ///     .storage("/tmp/shop")
+    ///     .storage("shop-lakehouse")
     ///     .streaming_table("orders_raw", |t| {
     ///         t.query("SELECT * FROM STREAM read_files('/data/orders', format => 'json')")
     ///             .expect("has_key", "order_id IS NOT NULL", Action::Fail)

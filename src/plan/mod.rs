@@ -2,10 +2,13 @@
 //! expressions are DataFusion physical expressions over Arrow batches.
 
 mod analyze;
+mod assemble;
 mod cdc;
 mod clock;
 mod context;
+mod draft;
 mod explode;
+mod fingerprint;
 mod identifiers;
 mod lower;
 mod metadata;

@@ -1,0 +1,120 @@
+//! What there is to do: what is new outside, and which tables have to be made again.
+
+use std::collections::BTreeMap;
+
+use tokio::runtime::Handle;
+
+use super::definitions::table_key;
+use super::tables::path;
+use crate::dataflow::TableId;
+use crate::error::{Error, Result};
+use crate::lake::{History, Lake, Position, Table};
+use crate::plan::{Plan, SourceKind};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource};
+
+/// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
+pub(super) fn gone(
+    plan: &Plan,
+    history: &History,
+    lake: &Lake,
+    io: &Handle,
+) -> Result<impl Iterator<Item = TableId> + use<>> {
+    let mut gone = Vec::new();
+    for (index, dataset) in plan.datasets.iter().enumerate() {
+        for table in [TableId::Rows(index), TableId::Quarantine(index)] {
+            let wanted = matches!(table, TableId::Rows(_)) || dataset.quarantine.is_some();
+            if !wanted || !history.versions.contains_key(&table_key(plan, table)) {
+                continue;
+            }
+            let path = path(lake, dataset, table);
+            if io.block_on(Table::open(lake, &path))?.is_some() {
+                continue;
+            }
+            if dataset.replay_point {
+                return Err(Error::external(
+                    "REPLAY_POINT_GONE",
+                    format!("the table {} is gone, and with it what was read from outside", lake.display(&path)),
+                )
+                .dataset(dataset.label())
+                .help("restore it from a backup"));
+            }
+            gone.push(table);
+        }
+    }
+    Ok(gone.into_iter())
+}
+
+/// What is new outside, by source.
+pub(super) struct Backlog {
+    positions: BTreeMap<usize, Position>,
+    /// Files, and bytes after which no further file is taken.
+    limits: BTreeMap<usize, (usize, Option<u64>)>,
+}
+
+impl Backlog {
+    pub(super) fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
+        let (mut positions, mut limits) = (BTreeMap::new(), BTreeMap::new());
+        for (index, source) in plan.sources.iter().enumerate() {
+            if history.finished_once.contains(&source.id) {
+                continue;
+            }
+            let position = match &source.kind {
+                SourceKind::Files(read) => {
+                    let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
+                    limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
+                    let seen = history.seen(&source.id);
+                    let read_before = seen.is_some_and(|seen| !seen.is_empty());
+                    let found = files
+                        .discover(|path| history.has_seen(&source.id, path), read_before)
+                        .map_err(|e| e.at(&source.span))?;
+                    (!found.is_empty()).then_some(Position::Files(found))
+                }
+                SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
+                    let to = io
+                        .block_on(async {
+                            DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await
+                        })
+                        .map_err(|e| e.at(&source.span))?;
+                    let from = history.delta_position(&source.id);
+                    (from != Some(to)).then_some(Position::Delta { from, to })
+                }
+            };
+            positions.extend(position.map(|p| (index, p)));
+        }
+        Ok(Backlog { positions, limits })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// The next epoch's share: of each source as much as its limit allows.
+    pub(super) fn take(&mut self) -> BTreeMap<usize, Position> {
+        let mut share = BTreeMap::new();
+        for (index, position) in std::mem::take(&mut self.positions) {
+            let position = match position {
+                Position::Files(mut files) => {
+                    let (count, bytes) = self.limits.get(&index).copied().unwrap_or((usize::MAX, None));
+                    let mut left = bytes.unwrap_or(u64::MAX);
+                    let within = files
+                        .iter()
+                        .take(count.max(1))
+                        .take_while(|file| {
+                            let fits = left > 0;
+                            left = left.saturating_sub(file.size);
+                            fits
+                        })
+                        .count();
+                    let rest = files.split_off(within);
+                    if !rest.is_empty() {
+                        self.positions.insert(index, Position::Files(rest));
+                    }
+                    Position::Files(files)
+                }
+                other => other,
+            };
+            share.insert(index, position);
+        }
+        share
+    }
+}
