@@ -10,7 +10,7 @@ use super::draft::{Draft, draft};
 use super::query::Planner;
 use super::{Plan, SourceKind, session};
 use crate::error::Result;
-use crate::pipeline::{Dataset, Flow, Graph, Pipeline, TableName};
+use crate::pipeline::{Dataset, DatasetKind, Flow, Graph, Pipeline, RelationSource, TableName};
 
 /// What planning must know of the world outside: the columns of files and tables.
 pub trait Outside {
@@ -39,8 +39,17 @@ pub fn analyze(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
     for dataset in &order {
         let mut flows: Vec<&Flow> = pipeline.flows.values().filter(|f| f.target == dataset.name).collect();
         flows.sort_by(|a, b| a.name.cmp(&b.name));
-        let draft = draft(&planner, outside, dataset, &flows, &number, &drafts)?;
+        let once = read_once(pipeline, dataset);
+        let draft = draft(&planner, outside, dataset, &flows, once, &number, &drafts)?;
         drafts.push(draft);
     }
     assemble(&drafts, &zone, &planner)
+}
+
+/// Whether a view is there for ONCE flows alone, so that what it reads outside is read once, too.
+fn read_once(pipeline: &Pipeline, dataset: &Dataset) -> bool {
+    let here = RelationSource::Dataset(dataset.name.clone());
+    let mut readers = pipeline.flows.values().filter(|f| f.relations().iter().any(|r| r.source == here)).peekable();
+    let through = |flow: &Flow| pipeline.datasets.get(&flow.target).is_some_and(|target| read_once(pipeline, target));
+    dataset.kind == DatasetKind::TemporaryView && readers.peek().is_some() && readers.all(|f| f.once || through(f))
 }

@@ -58,12 +58,13 @@ pub(super) fn draft<'a>(
     outside: &dyn Outside,
     dataset: &'a Dataset,
     flows: &[&'a Flow],
+    once: bool,
     number: &BTreeMap<&TableName, usize>,
     done: &[Draft<'_>],
 ) -> Result<Draft<'a>> {
     let mut drafted = Vec::with_capacity(flows.len());
     for flow in flows {
-        let flow_draft = draft_flow(planner, outside, flow, number, done)
+        let flow_draft = draft_flow(planner, outside, flow, once || flow.once, number, done)
             .map_err(|e| e.dataset(&dataset.name).flow(&flow.name).at(&flow.span))?;
         drafted.push(flow_draft);
     }
@@ -151,6 +152,7 @@ fn draft_flow<'a>(
     planner: &Planner<'_>,
     outside: &dyn Outside,
     flow: &'a Flow,
+    once: bool,
     number: &BTreeMap<&TableName, usize>,
     done: &[Draft<'_>],
 ) -> Result<DraftFlow<'a>> {
@@ -186,7 +188,7 @@ fn draft_flow<'a>(
                     RelationSource::Files(files) => SourceKind::Files(files.clone()),
                     RelationSource::External { name, location } => {
                         let location = location.clone().unwrap_or_else(|| outside.location(name));
-                        if relation.stream || flow.once {
+                        if relation.stream || once {
                             SourceKind::DeltaStream { location }
                         } else {
                             SourceKind::DeltaSnapshot { location }
@@ -205,7 +207,7 @@ fn draft_flow<'a>(
                 }
                 let schema = stored_schema(&schema);
                 let source =
-                    Source { id, kind, schema: Arc::clone(&schema), once: flow.once, span: relation.span.clone() };
+                    Source { id, kind, schema: Arc::clone(&schema), once, span: relation.span.clone() };
                 (Reading::Outside(source), schema)
             }
         });

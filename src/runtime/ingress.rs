@@ -81,7 +81,7 @@ impl Ingress {
                     }
                 })?;
                 while let Some(rows) = self.io.block_on(rows.next()) {
-                    let rows = rows?;
+                    let rows = self.columns(&rows?)?;
                     stats.rows += rows.num_rows() as u64;
                     deal.rows(&rows, None)?;
                 }
@@ -97,13 +97,22 @@ impl Ingress {
         Ok(stats)
     }
 
+    /// The columns of a foreign table that are read.
+    fn columns(&self, rows: &RecordBatch) -> Result<RecordBatch> {
+        let schema = &self.source.schema;
+        let columns = schema.fields().iter().map(|f| rows.column_by_name(f.name()).cloned());
+        let columns = columns.collect::<Option<Vec<_>>>().ok_or_else(|| {
+            Error::external("SOURCE_NOT_READABLE", format!("a column of the source {} is gone", self.source.id))
+        })?;
+        relabel(schema, columns, rows.num_rows()).map_err(wrong)
+    }
+
     /// The rows by which the outside differs from what is stored.
     fn difference(&self, mut rows: RowStream, deal: &mut Deal<'_>) -> Result<u64> {
         let codec = crate::dataflow::Codec::of(&self.source.schema).map_err(wrong)?;
         let mut now: Vec<RecordBatch> = Vec::new();
         while let Some(batch) = self.io.block_on(rows.next()) {
-            let batch = batch?;
-            now.push(relabel(&self.source.schema, batch.columns().to_vec(), batch.num_rows()).map_err(wrong)?);
+            now.push(self.columns(&batch?)?);
         }
         let mut counts: HashMap<Vec<u8>, i64> = HashMap::new();
         for batch in &now {

@@ -42,7 +42,9 @@ impl Outside for LakeOutside {
             }
             SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
                 let table = self.io.block_on(DeltaSource::open(location, DeltaOptions::default()))?;
-                Ok(Arc::clone(table.schema()))
+                // The epoch of arrival of another pipeline is no column of its rows.
+                let columns = table.schema().fields().iter().filter(|f| f.name() != EPOCH_COLUMN);
+                Ok(Arc::new(Schema::new(columns.cloned().collect::<Vec<_>>())))
             }
         }
     }

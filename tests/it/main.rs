@@ -8,9 +8,11 @@
 mod cases;
 mod cli;
 mod convergence;
+mod definitions;
 mod example;
 mod golden;
 mod oracle;
+mod outside;
 mod spark_meaning;
 mod support;
 mod verdicts;

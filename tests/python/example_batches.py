@@ -1,4 +1,5 @@
-"""The example at 12,000 orders equals DuckDB after every batch, deletes, repeats and broken lines included.
+"""The example at 12,000 orders equals DuckDB after every batch, deletes, repeats and broken lines included; and after all
+those commits, with their deletion vectors, three readers still agree on every table.
 
     python example_batches.py [--orders N] [--batches B] [--seed S] [--workers W]
 """
@@ -11,6 +12,7 @@ import sys
 import tempfile
 
 import oracle
+import readers
 from common import ROOT, TARGET, copy_batch, report, silverflow, tables
 
 WALL = "2025-12-31 00:00:00+00"
@@ -121,6 +123,10 @@ def main():
         sys.exit("no change was ever released, so the check shows nothing about late references")
     if not equal:
         sys.exit(f"the tables differ from DuckDB's; they are kept in {work}")
+    if not list((project / "lakehouse").rglob("deletion_vector_*.bin")):
+        sys.exit("no table has a deletion vector, so the readers show nothing about them")
+    if not readers.alike(con, project / "lakehouse"):
+        sys.exit(f"the readers disagree; the tables are kept in {work}")
     shutil.rmtree(work)
 
 

@@ -33,12 +33,11 @@ def plain(value):
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def main():
-    con = oracle.connect()
-    oracle.load_delta(con)
-    found = tables(sys.argv[1])
+def alike(con, storage):
+    """Reads every table under a storage folder by three readers; true if they agree."""
+    found = tables(storage)
     if not found:
-        sys.exit(f"no Delta table under {sys.argv[1]}")
+        sys.exit(f"no Delta table under {storage}")
     equal = True
     for name, path in found.items():
         expected = rows(delta_rs(path))
@@ -48,10 +47,16 @@ def main():
             surplus = sorted(set(actual) - set(expected))
             if not missing and not surplus and len(actual) != len(expected):
                 missing = [f"{len(expected)} rows against {len(actual)}"]
-            alike = report(f"{name}, {reader} against delta-rs", missing, surplus)
-            print(f"{name}: {len(expected)} rows, {reader} {'agrees' if alike else 'differs'}", flush=True)
-            equal &= alike
-    if not equal:
+            agrees = report(f"{name}, {reader} against delta-rs", missing, surplus)
+            print(f"{name}: {len(expected)} rows, {reader} {'agrees' if agrees else 'differs'}", flush=True)
+            equal &= agrees
+    return equal
+
+
+def main():
+    con = oracle.connect()
+    oracle.load_delta(con)
+    if not alike(con, sys.argv[1]):
         sys.exit("the readers disagree")
 
 
