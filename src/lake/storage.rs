@@ -330,6 +330,14 @@ impl Lake {
         }
     }
 
+    /// The store under the storage, from its root on.
+    pub(crate) fn object_store(&self) -> Arc<dyn ObjectStore> {
+        match &self.inner.backend {
+            Backend::Local(_) => Arc::new(object_store::local::LocalFileSystem::new()),
+            Backend::Remote { store, .. } => Arc::clone(store),
+        }
+    }
+
     /// Loads a table's log, the newest version or a given one; `None` if there is no table.
     pub(crate) async fn load_delta(&self, location: &str, version: Option<i64>) -> Result<Option<DeltaTable>> {
         if self.list(&format!("{location}/_delta_log")).await?.is_empty() {

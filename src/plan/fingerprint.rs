@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
-use super::{DatasetPlan, Feed, Input, Node, SEMANTICS, Source, SourceKind};
+use super::{DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
 
 /// A dataset's fingerprint covers its definition and those of everything it reads.
 pub(super) fn fingerprints(datasets: &mut [DatasetPlan], drafts: &[Draft<'_>], numbering: &Numbering, zone: &str) {
@@ -80,7 +80,7 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
 fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
     match node {
         Node::Read { input: Input::Source(i), .. } => {
-            sources.get(*i).is_none_or(|s| matches!(s.kind, SourceKind::DeltaSnapshot { .. }))
+            sources.get(*i).is_none_or(|s| s.kind.retracts())
         }
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),

@@ -24,6 +24,28 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     all
 }
 
+/// Whether the rows of a source were stored elsewhere before, so that they have to be read anew.
+///
+/// # Errors
+/// `SOURCE_MODE_CHANGED` (user) if where they are to be stored there are other rows.
+pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
+    let Some(id) = plan.sources.get(source).map(|s| &s.id) else { return Ok(false) };
+    let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(|d| d.label());
+    let (Some(before), Some(now)) = (history.fingerprints.get(&format!("{SOURCE}{id}")), now) else { return Ok(false) };
+    if *before == now {
+        return Ok(false);
+    }
+    if history.fingerprints.contains_key(&now) {
+        return Err(Error::user(
+            "SOURCE_MODE_CHANGED",
+            format!("{now} has rows that came through {before}, and flow {id} is to read them straight from outside now"),
+        )
+        .help("read the table in the mode that it was read in, or write into a new table")
+        .dataset(now));
+    }
+    Ok(true)
+}
+
 /// The replay point that stores a source's rows.
 pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
     fn reads(plan: &Plan, node: &Node, source: usize) -> bool {

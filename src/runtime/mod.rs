@@ -11,6 +11,7 @@ mod backlog;
 mod columns;
 mod commit;
 mod definitions;
+mod difference;
 mod hydrate;
 mod ingress;
 mod outside;

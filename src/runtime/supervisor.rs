@@ -21,7 +21,7 @@ use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
 use crate::pipeline::Pipeline;
-use crate::plan::{Feed, Plan, SourceKind, analyze};
+use crate::plan::{Feed, Plan, analyze};
 
 /// Runs everything that is new.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
@@ -298,15 +298,16 @@ impl Supervisor<'_> {
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
-            let stored = match (&source.kind, keeper(&self.plan, *index)) {
-                (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
+            let stored = match keeper(&self.plan, *index).filter(|_| source.kind.retracts()) {
+                Some(at) => match self.committers.get(&TableId::Rows(at)) {
                     Some(committer) => {
                         self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
                     }
                     None => None,
                 },
-                _ => None,
+                None => None,
             };
+            let walls = if stored.is_some() { self.walls.clone() } else { BTreeMap::new() };
             Ingress {
                 index: *index,
                 source: source.clone(),
@@ -314,6 +315,7 @@ impl Supervisor<'_> {
                 epoch,
                 wall_micros,
                 stored,
+                walls: Arc::new(walls),
                 io: self.io.clone(),
                 mail: self.mail.clone(),
             }
