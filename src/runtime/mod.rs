@@ -10,6 +10,7 @@
 mod backlog;
 mod columns;
 mod commit;
+mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;

@@ -10,14 +10,15 @@ use tokio::runtime::Handle;
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
 use super::commit::{CommitDone, Committer, ToCommitter};
+use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, start, table_key};
-use super::hydrate::Hydration;
+use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
 use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::tables::{Tables, describe};
 use super::worker::{FromWorker, Mail, Workers};
-use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
+use crate::dataflow::{Inlet, Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
 use crate::pipeline::Pipeline;
@@ -111,14 +112,6 @@ struct Supervisor<'a> {
     options: &'a RunOptions,
 }
 
-/// What the workers made of an epoch.
-#[derive(Default)]
-struct Computed {
-    changes: BTreeMap<TableId, Vec<Batch>>,
-    counts: BTreeMap<usize, Counts>,
-    faults: Vec<Box<RowFault>>,
-}
-
 impl Supervisor<'_> {
     fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
         self.hydrate(history)?;
@@ -138,34 +131,7 @@ impl Supervisor<'_> {
     /// Brings the operators to the end of the last complete epoch, without any output.
     fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        if epoch > 0 {
-            for (index, dataset) in self.plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
-                let rejudge = self.begin.rejudge.contains(&index);
-                let width_wall = dataset.wall;
-                for table in [TableId::Rows(index), TableId::Quarantine(index)] {
-                    let Some(stored) = self.tables.get(table) else { continue };
-                    let Some(version) = history.versions.get(&table_key(&self.plan, table)) else { continue };
-                    let (inlet, schema) = match table {
-                        TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                        TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                        TableId::Quarantine(_) => match &dataset.quarantine {
-                            Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
-                            None => continue,
-                        },
-                    };
-                    let hydration = Hydration {
-                        table: stored,
-                        version: Some(*version),
-                        only: None,
-                        inlet,
-                        epoch,
-                        schema,
-                        wall: width_wall,
-                    };
-                    hydration.send(&self.walls, &self.mail, &self.io)?;
-                }
-            }
-        }
+        hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
@@ -368,13 +334,7 @@ impl Supervisor<'_> {
     }
 
     fn collect(&self, epoch: u64, mut computed: Computed) -> Result<Computed> {
-        let mut open = self.mail.workers();
-        while open > 0 {
-            let event = self.events.recv().map_err(|_| Error::internal("the workers have ended"))?;
-            if computed.hear(event, epoch)? {
-                open -= 1;
-            }
-        }
+        computed.collect(&self.events, self.mail.workers(), epoch)?;
         Ok(computed)
     }
 
@@ -460,50 +420,4 @@ impl Supervisor<'_> {
             }
         }
     }
-}
-
-impl Computed {
-    /// Takes in an event; true if a worker is done with the epoch.
-    fn hear(&mut self, event: FromWorker, epoch: u64) -> Result<bool> {
-        match event {
-            FromWorker::Outcome(Outcome::Changes { table, batches, .. }) => {
-                self.changes.entry(table).or_default().extend(batches);
-                Ok(false)
-            }
-            FromWorker::Outcome(Outcome::Faults { faults, .. }) => {
-                self.faults.extend(faults);
-                Ok(false)
-            }
-            FromWorker::Done { epoch: done, counts } => {
-                for (dataset, counts) in counts {
-                    self.counts.entry(dataset).or_default().add(&counts);
-                }
-                Ok(done == epoch)
-            }
-            FromWorker::NotBuilt(error) => Err(error),
-            FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
-                .help("this is a bug; the epoch is in no table")),
-        }
-    }
-}
-
-/// Faults of the same kind and place are one error.
-fn faults(faults: Vec<Box<RowFault>>) -> Option<Error> {
-    let mut merged: Vec<Box<RowFault>> = Vec::new();
-    for fault in faults {
-        match merged.iter_mut().find(|known| known.alike(&fault)) {
-            Some(known) => {
-                known.count += fault.count;
-                let room = SHOWN_ROWS.saturating_sub(known.rows.len());
-                known.rows.extend(fault.rows.into_iter().take(room));
-            }
-            None => merged.push(fault),
-        }
-    }
-    // Data faults lead: they decide the exit code.
-    merged.sort_by(|a, b| {
-        let rank = |f: &RowFault| f.fault.exit_code();
-        (rank(a), &a.dataset, &a.rule, a.code).cmp(&(rank(b), &b.dataset, &b.rule, b.code))
-    });
-    Error::all(merged.into_iter().map(|fault| fault.into_error()))
 }
