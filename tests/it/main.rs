@@ -15,4 +15,5 @@ mod oracle;
 mod outside;
 mod spark_meaning;
 mod support;
+mod upstream;
 mod verdicts;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{Int64Array, RecordBatch, StringArray};
+use arrow::array::{Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use deltalake::protocol::SaveMode;
 use url::Url;
@@ -82,13 +82,7 @@ async fn a_partitioned_table_of_others_is_read_by_version() {
 async fn deletion_vectors_of_the_table_are_honoured() {
     let folder = tempfile::tempdir().unwrap();
     let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-    let spec = TableSpec {
-        name: "t".into(),
-        location: "t".into(),
-        schema: rows(&[]).schema(),
-        comment: None,
-        properties: BTreeMap::new(),
-    };
+    let spec = TableSpec::new("t", "t", rows(&[]).schema());
     let mut table = Table::open_or_create(&lake, spec).await.unwrap();
     let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
         epoch,
@@ -115,5 +109,91 @@ async fn a_table_that_is_not_there_is_an_external_error_with_its_path() {
         assert_eq!(error.code(), "SOURCE_NOT_FOUND");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         assert!(!path.exists());
+    }
+}
+
+async fn net(source: &DeltaSource, from: i64, to: i64) -> BTreeMap<i64, i64> {
+    let mut found = BTreeMap::new();
+    let mut parts = source.changes(from, to).await.unwrap();
+    while let Some(part) = parts.next().await {
+        let (rows, diffs) = part.unwrap();
+        let numbers = rows.column_by_name("n").unwrap().as_primitive::<arrow::datatypes::Int64Type>().clone();
+        for (n, diff) in numbers.values().iter().zip(diffs) {
+            *found.entry(*n).or_insert(0) += diff;
+        }
+    }
+    found.retain(|_, diff| *diff != 0);
+    found
+}
+
+async fn fed(source: &DeltaSource, from: Option<i64>, to: i64) -> Vec<String> {
+    let batches: Vec<_> = source.rows(from, to).await.unwrap().try_collect().await.unwrap();
+    let mut found = Vec::new();
+    for batch in batches {
+        assert_eq!(batch.schema(), *source.schema());
+        let numbers = batch.column(0).as_primitive::<arrow::datatypes::Int64Type>();
+        let versions = batch.column_by_name(COMMIT_VERSION).unwrap().as_primitive::<arrow::datatypes::Int64Type>();
+        let kinds = batch.column_by_name(CHANGE_TYPE).unwrap().as_string::<i32>();
+        for row in 0..batch.num_rows() {
+            found.push(format!("{} {} {}", versions.value(row), kinds.value(row), numbers.value(row)));
+            assert!(batch.column_by_name(COMMIT_TIMESTAMP).unwrap().is_valid(row));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_deletion_vector_only_the_difference_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
+    let store = Arc::new(object_store::memory::InMemory::new());
+    let remote = Lake::with_store(store, &Url::parse("memory:///some/place").unwrap()).unwrap();
+    for lake in [local, remote] {
+        let spec = TableSpec::new("t", "t", rows(&[]).schema());
+        let mut table = Table::open_or_create(&lake, spec).await.unwrap();
+        let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
+            epoch,
+            inserts: vec![rows(inserts)],
+            deletes: vec![rows(deletes)],
+            ..Commit::default()
+        };
+        let many: Vec<i64> = (0..20_000).collect();
+        table.commit(commit(1, &many, &[])).await.unwrap();
+        table.commit(commit(2, &[20_000], &[3, 9_000])).await.unwrap();
+        table.commit(commit(3, &[], &[4, 19_999, 20_000])).await.unwrap();
+        let source = DeltaSource::in_lake(&lake, "t", &mode(ReadMode::Changes)).await.unwrap();
+        assert_eq!(net(&source, 1, 2).await, BTreeMap::from([(3, -1), (9_000, -1), (20_000, 1)]));
+        assert_eq!(net(&source, 2, 3).await, BTreeMap::from([(4, -1), (19_999, -1), (20_000, -1)]));
+        let both = BTreeMap::from([(3, -1), (4, -1), (9_000, -1), (19_999, -1)]);
+        assert_eq!(net(&source, 1, 3).await, both);
+        // A table's own account of what came and went.
+        let mut own = BTreeMap::new();
+        let mut changed = table.changed_since(1).await.unwrap();
+        while let Some(part) = changed.next().await {
+            let (rows, diff) = part.unwrap();
+            for n in rows.column(0).as_primitive::<arrow::datatypes::Int64Type>().values() {
+                *own.entry(*n).or_insert(0) += diff;
+            }
+        }
+        own.retain(|_, diff| *diff != 0);
+        assert_eq!(own, both);
+        let ignoring = DeltaSource::in_lake(&lake, "t", &mode(ReadMode::IgnoreDeletes)).await.unwrap();
+        assert!(numbers(ignoring.rows(Some(2), 3).await).await.is_empty());
+        assert_eq!(code(ignoring.rows(Some(1), 2).await), "SOURCE_TABLE_CHANGED");
+        let feed = |keys: &[&str], preimages| {
+            mode(ReadMode::ChangeFeed { keys: keys.iter().map(|x| (*x).to_owned()).collect(), preimages })
+        };
+        let plain = DeltaSource::in_lake(&lake, "t", &feed(&[], true)).await.unwrap();
+        let expected = ["2 delete 3", "2 delete 9000", "2 insert 20000", "3 delete 19999", "3 delete 20000", "3 delete 4"];
+        assert_eq!(fed(&plain, Some(1), 3).await, expected);
+        assert_eq!(fed(&plain, None, 1).await.len(), 20_000);
+        let keyed = DeltaSource::in_lake(&lake, "t", &feed(&["P"], true)).await.unwrap();
+        let expected = ["2 delete 3", "2 update_postimage 20000", "2 update_preimage 9000"];
+        assert_eq!(fed(&keyed, Some(1), 2).await, expected);
+        let keyed = DeltaSource::in_lake(&lake, "t", &feed(&["p"], false)).await.unwrap();
+        assert_eq!(fed(&keyed, Some(1), 2).await, ["2 delete 3", "2 update_postimage 20000"]);
+        let error = DeltaSource::in_lake(&lake, "t", &feed(&["q"], false)).await.unwrap_err();
+        assert_eq!(error.code(), "UNKNOWN_COLUMN");
     }
 }
