@@ -171,26 +171,12 @@ impl ExternalTable {
     }
 
     fn unreadable(&self, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        let e = e.into();
-        if file_gone(e.as_ref()) {
-            let message = format!("a data file of {} that has to be read is gone", self.location());
-            return Error::external("SOURCE_FILE_GONE", message).caused_by(e).help(KEEP);
-        }
         Error::external("SOURCE_NOT_READABLE", format!("cannot read the Delta table {}", self.location())).caused_by(e)
     }
 }
 
 const KEEP: &str = "keep the log (delta.logRetentionDuration) and removed files (delta.deletedFileRetentionDuration) of \
                     that table longer than the pipeline rests; a full refresh of what it feeds begins anew from its rows of now";
-
-/// Whether an error comes from a file that is not there, as one that a vacuum has removed.
-fn file_gone(error: &(dyn std::error::Error + 'static)) -> bool {
-    let missing = match error.downcast_ref::<object_store::Error>() {
-        Some(e) => matches!(e, object_store::Error::NotFound { .. }),
-        None => error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound),
-    };
-    missing || error.source().is_some_and(file_gone)
-}
 
 fn not_found(location: &str) -> Error {
     Error::external("SOURCE_NOT_FOUND", format!("there is no Delta table {location}"))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
-use futures::{StreamExt, TryStreamExt};
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use roaring::RoaringBitmap;
 use tokio::sync::mpsc;
 

@@ -218,7 +218,9 @@ fn relation_text(pipeline: &Pipeline, relation: &Relation) -> String {
         RelationSource::Dataset(name) => pipeline.short(name),
         RelationSource::Quarantine(name) => pipeline.short(&name.quarantine()),
         RelationSource::External { name, location: None, .. } => format!("outside table {name}"),
-        RelationSource::External { name, location: Some(location), .. } => format!("outside table {name} at {location}"),
+        RelationSource::External { name, location: Some(location), .. } => {
+            format!("outside table {name} at {location}")
+        }
         RelationSource::Files(files) => format!("files {}", files.path),
     };
     if relation.stream { format!("stream of {source}") } else { source }

@@ -167,7 +167,8 @@ impl ReadTable {
             return Err(together(second.0, &first.0.text));
         }
         if let (Some(_), Some(_)) = (position(&seen, "startingversion"), position(&seen, "startingtimestamp"))
-            && let Some((name, _)) = options.iter().find(|(name, _)| name.text.eq_ignore_ascii_case("startingTimestamp"))
+            && let Some((name, _)) =
+                options.iter().find(|(name, _)| name.text.eq_ignore_ascii_case("startingTimestamp"))
         {
             return Err(together(name, "startingVersion"));
         }
@@ -216,7 +217,10 @@ mod tests {
     #[test]
     fn options_say_what_commits_mean_and_where_to_begin() {
         let feed = |keys: &[&str]| {
-            format!("{:?}", ReadMode::ChangeFeed { keys: keys.iter().map(|x| (*x).to_owned()).collect(), preimages: true })
+            format!(
+                "{:?}",
+                ReadMode::ChangeFeed { keys: keys.iter().map(|x| (*x).to_owned()).collect(), preimages: true }
+            )
         };
         for (options, expected) in [
             ("", "Append".to_owned()),
@@ -227,7 +231,10 @@ mod tests {
             ("readChangeFeed=true", feed(&[])),
             ("readChangeFeed=true;silverflow.keys=id, region", feed(&["id", "region"])),
             ("startingVersion=latest;maxFilesPerTrigger=5", "Append from Latest".to_owned()),
-            ("startingTimestamp=1970-01-01 00:00:01;maxBytesPerTrigger=1k", "Append from Timestamp(1000000)".to_owned()),
+            (
+                "startingTimestamp=1970-01-01 00:00:01;maxBytesPerTrigger=1k",
+                "Append from Timestamp(1000000)".to_owned(),
+            ),
             ("startingTimestamp=1970-01-02", "Append from Timestamp(86400000000)".to_owned()),
             ("skipChangeCommit=true", "UNKNOWN_OPTION did you mean skipChangeCommits?".to_owned()),
             ("skipChangeCommits=yes", "INVALID_OPTION ".to_owned()),
@@ -257,7 +264,9 @@ mod tests {
 
     #[test]
     fn bytes_have_units() {
-        for (text, expected) in [("10", Some(10)), ("2 kb", Some(2048)), ("1G", Some(1 << 30)), ("0", None), ("x", None)] {
+        for (text, expected) in
+            [("10", Some(10)), ("2 kb", Some(2048)), ("1G", Some(1 << 30)), ("0", None), ("x", None)]
+        {
             assert_eq!(bytes(text), expected, "{text}");
         }
     }

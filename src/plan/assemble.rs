@@ -128,7 +128,7 @@ impl Numbering {
             for (reading, _) in &flow.reads {
                 let Reading::Outside(source) = reading else { continue };
                 let number = self.sources.len();
-                self.sources.push(source.clone());
+                self.sources.push((**source).clone());
                 let input = if direct {
                     Input::Source(number)
                 } else {

@@ -17,14 +17,13 @@ use super::{Outside, Source, SourceKind};
 use crate::error::{Error, Result};
 use crate::pipeline::{
     Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, ReadMode, ReadTable, Relation,
-    RelationSource, TableName,
-    near_miss,
+    RelationSource, TableName, near_miss,
 };
 
 /// A relation of a flow.
 #[derive(Clone, Debug)]
 pub(super) enum Reading {
-    Outside(Source),
+    Outside(Box<Source>),
     Dataset(usize),
     Quarantine(usize),
 }
@@ -204,7 +203,7 @@ fn draft_flow<'a>(
                 }
                 let schema = stored_schema(&schema);
                 let source = Source { id, kind, schema: Arc::clone(&schema), once, span: relation.span.clone() };
-                (Reading::Outside(source), schema)
+                (Reading::Outside(Box::new(source)), schema)
             }
         });
     }

@@ -79,9 +79,7 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
 
 fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
     match node {
-        Node::Read { input: Input::Source(i), .. } => {
-            sources.get(*i).is_none_or(|s| s.kind.retracts())
-        }
+        Node::Read { input: Input::Source(i), .. } => sources.get(*i).is_none_or(|s| s.kind.retracts()),
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),

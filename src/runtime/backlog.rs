@@ -55,11 +55,7 @@ pub(super) struct Backlog {
 }
 
 /// What is new of a table whose changes are known up to a version, an epoch's share each.
-async fn versions(
-    location: &str,
-    read: &ReadTable,
-    known: Option<(i64, Option<&str>)>,
-) -> Result<VecDeque<Position>> {
+async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&str>)>) -> Result<VecDeque<Position>> {
     let source = DeltaSource::open(location, read).await?;
     let from = match known {
         Some((at, id)) if at <= source.version() && id.is_none_or(|id| id == source.id()) => Some(at),

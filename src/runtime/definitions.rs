@@ -38,7 +38,9 @@ pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
     if history.fingerprints.contains_key(&now) {
         return Err(Error::user(
             "SOURCE_MODE_CHANGED",
-            format!("{now} has rows that came through {before}, and flow {id} is to read them straight from outside now"),
+            format!(
+                "{now} has rows that came through {before}, and flow {id} is to read them straight from outside now"
+            ),
         )
         .help("read the table in the mode that it was read in, or write into a new table")
         .dataset(now));

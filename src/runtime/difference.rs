@@ -183,9 +183,9 @@ impl Net {
 /// The columns of a foreign table that are read.
 pub(super) fn columns(rows: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     let columns = schema.fields().iter().map(|f| rows.column_by_name(f.name()).cloned());
-    let columns = columns.collect::<Option<Vec<_>>>().ok_or_else(|| {
-        Error::external("SOURCE_NOT_READABLE", "a column of the source went away while it was read")
-    })?;
+    let columns = columns
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| Error::external("SOURCE_NOT_READABLE", "a column of the source went away while it was read"))?;
     relabel(schema, columns, rows.num_rows()).map_err(wrong)
 }
 

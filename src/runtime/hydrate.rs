@@ -41,14 +41,8 @@ pub fn hydrate<'t>(
                     None => continue,
                 },
             };
-            let hydration = Hydration {
-                table,
-                rows: Rows::At(*version),
-                inlet,
-                epoch: start.hydrated,
-                schema,
-                wall: dataset.wall,
-            };
+            let hydration =
+                Hydration { table, rows: Rows::At(*version), inlet, epoch: start.hydrated, schema, wall: dataset.wall };
             hydration.send(&history.walls, mail, io)?;
         }
     }

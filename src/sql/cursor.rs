@@ -222,7 +222,8 @@ pub(super) fn syntax_error(file: &Source, error: &ParserError, parser: &Parser<'
         (Some(place), _) => place,
         (None, _) => file.span(end),
     };
-    let message = message.rsplit_once(" at Line: ").map_or(message.as_str(), |(message, _)| message).replace([MARK, OPTIONS], "");
+    let message =
+        message.rsplit_once(" at Line: ").map_or(message.as_str(), |(message, _)| message).replace([MARK, OPTIONS], "");
     let expected = ["Expected: ", "Expected "].iter().find_map(|prefix| message.strip_prefix(prefix));
     let message = match expected.and_then(|rest| rest.split_once(", found: ").or_else(|| rest.split_once(" found: "))) {
         Some((expected, "EOF")) => format!("expected {}, the statement ends", expected.trim_end_matches(',')),

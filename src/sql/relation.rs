@@ -359,7 +359,8 @@ impl Rewrite<'_> {
                 }
             }
             Some(_) => {
-                return self.refuse(&format!("the table function `{}`", name.to_string().replace([MARK, OPTIONS], "")), span);
+                return self
+                    .refuse(&format!("the table function `{}`", name.to_string().replace([MARK, OPTIONS], "")), span);
             }
             None => match written_from(self.context, name) {
                 Ok(written) => WrittenSource::Table(written),

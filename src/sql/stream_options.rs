@@ -84,9 +84,9 @@ pub(super) fn read_stream(
                 };
                 let place = file.span(arg.span());
                 let message = "read_stream takes the name of a table, and options by name";
-                let name = name.filter(|_| table.is_none()).ok_or_else(|| {
-                    Error::user("INVALID_OPTION", message).at(&place).help(help)
-                })?;
+                let name = name
+                    .filter(|_| table.is_none())
+                    .ok_or_else(|| Error::user("INVALID_OPTION", message).at(&place).help(help))?;
                 table = Some(written_name(name, false, place)?);
                 continue;
             }
@@ -99,8 +99,7 @@ pub(super) fn read_stream(
         })?;
         options.push((Name { text: key.trim_matches(['\'', '`']).to_owned(), span }, value));
     }
-    let table = table.ok_or_else(|| {
-        Error::user("INVALID_OPTION", "read_stream needs a table").at(&file.span(at)).help(help)
-    })?;
+    let table = table
+        .ok_or_else(|| Error::user("INVALID_OPTION", "read_stream needs a table").at(&file.span(at)).help(help))?;
     Ok((table, options))
 }

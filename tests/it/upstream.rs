@@ -155,8 +155,11 @@ impl Upstream {
             5 => self.merge((0..5).map(|_| (dice.below(30) as i64, format!("m{step}"))).collect()),
             6 => self.overwrite((0..6).map(|id| (id * 2 + rest % 2, format!("o{}", id % 3))).collect()),
             7 => {
-                let known: Vec<i64> = self.versions.keys().copied().collect();
-                self.restore(known[dice.below(known.len())]);
+                let newest = self.version();
+                let known: Vec<i64> = self.versions.keys().copied().filter(|version| *version < newest).collect();
+                if !known.is_empty() {
+                    self.restore(known[dice.below(known.len())]);
+                }
             }
             _ => self.optimize(),
         }
@@ -170,9 +173,7 @@ impl Upstream {
     fn history(&self, first: i64) -> Vec<Value> {
         let mut done = Vec::new();
         let mut open: BTreeMap<i64, (i64, String)> = BTreeMap::new();
-        let row = |id: i64, from: i64, to: Value, v: &str| {
-            json!({"id": id, "part": id % 2, "v": v, "__START_AT": from, "__END_AT": to})
-        };
+        let row = |id: i64, from: i64, to: Value, v: &str| json!({"id": id, "part": id % 2, "v": v, "__START_AT": from, "__END_AT": to});
         for (version, rows) in self.versions.range(first..) {
             open.retain(|id, (from, v)| {
                 let stays = rows.get(id) == Some(v);
@@ -251,14 +252,15 @@ fn a_table_of_another_pipeline_with_deletion_vectors_is_followed() {
     let other = Project::new(
         "CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files(
            'landing/raw', format => 'json', schema => 'id BIGINT, part BIGINT, v STRING, s BIGINT, gone BOOLEAN');
-         CREATE STREAMING TABLE newest TBLPROPERTIES ('silverflow.note' = 'none');
+         CREATE STREAMING TABLE newest;
          CREATE FLOW keep AS AUTO CDC INTO newest FROM STREAM(raw) KEYS (id) APPLY AS DELETE WHEN gone
            SEQUENCE BY s COLUMNS (id, part, v) STORED AS SCD TYPE 1;",
     );
     let project = Project::new(&FOLLOWING.replace("read_stream('up'", "read_stream(\"up\""));
     let spec = fs::read_to_string(project.spec()).unwrap();
     let location = other.path("lakehouse/main/default/newest");
-    fs::write(project.spec(), format!("{spec}configuration:\n  silverflow.table.up: {}\n", location.display())).unwrap();
+    fs::write(project.spec(), format!("{spec}configuration:\n  silverflow.table.up: {}\n", location.display()))
+        .unwrap();
     project.land("asked", "a", &[json!({"n": 1})]);
     let mut dice = Dice::new(7);
     let mut rows = Model::new();
@@ -267,7 +269,11 @@ fn a_table_of_another_pipeline_with_deletion_vectors_is_followed() {
             .map(|i| {
                 let (id, gone) = (i * 5 + dice.below(5) as i64, dice.once_in(4));
                 let v = format!("v{}", dice.below(3));
-                if gone { rows.remove(&id) } else { rows.insert(id, v.clone()) };
+                if gone {
+                    rows.remove(&id)
+                } else {
+                    rows.insert(id, v.clone())
+                };
                 json!({"id": id, "part": id % 2, "v": v, "s": step, "gone": gone})
             })
             .collect();
@@ -462,9 +468,8 @@ fn columns_may_come_and_types_must_stay() {
         upstream.io.block_on(write.with_schema_mode(SchemaMode::Overwrite).into_future()).unwrap();
         let error = project.run(1).unwrap_err();
         assert_eq!(error.code(), "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE", "{options}: {error}");
-        project.define(&format!(
-            "CREATE STREAMING TABLE t AS SELECT CAST(id AS BIGINT) AS id FROM STREAM up {options};"
-        ));
+        project
+            .define(&format!("CREATE STREAMING TABLE t AS SELECT CAST(id AS BIGINT) AS id FROM STREAM up {options};"));
         let expected = if options.is_empty() { "SOURCE_SCHEMA_CHANGED" } else { "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE" };
         assert_eq!(code(&project), expected, "{options}");
     }
@@ -472,7 +477,8 @@ fn columns_may_come_and_types_must_stay() {
 
 #[test]
 fn rows_taken_back_in_an_interrupted_epoch_are_taken_back_downstream() {
-    let project = Project::new("CREATE STREAMING TABLE t AS SELECT id, v FROM STREAM up WITH (silverflow.mode = 'changes');");
+    let project =
+        Project::new("CREATE STREAMING TABLE t AS SELECT id, v FROM STREAM up WITH (silverflow.mode = 'changes');");
     let mut upstream = Upstream::new(&project, false, false, (0..6).map(|id| (id, "a".into())).collect());
     project.run(1).unwrap();
     upstream.delete("id = 1", |id| id == 1);
@@ -527,9 +533,7 @@ fn the_clock_of_a_row_that_goes_is_that_of_its_arrival() {
     upstream.delete("id = 0", |id| id == 0);
     upstream.append(model(&[(2, "a")]));
     project.run_at("2026-01-02T00:00:00Z", 1).unwrap();
-    let expected = [
-        json!({"id": 1, "loaded": "2026-01-01T00:00:00Z"}),
-        json!({"id": 2, "loaded": "2026-01-02T00:00:00Z"}),
-    ];
+    let expected =
+        [json!({"id": 1, "loaded": "2026-01-01T00:00:00Z"}), json!({"id": 2, "loaded": "2026-01-02T00:00:00Z"})];
     assert_rows("loaded", &project.rows("SELECT * FROM t"), &expected);
 }

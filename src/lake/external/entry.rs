@@ -36,7 +36,8 @@ impl Entry {
                     "cdc" => entry.changes.push(action),
                     "metaData" => entry.metadata = Some(action),
                     "commitInfo" => {
-                        let millis = ["inCommitTimestamp", "timestamp"].iter().find_map(|key| action.get(*key)?.as_i64());
+                        let millis =
+                            ["inCommitTimestamp", "timestamp"].iter().find_map(|key| action.get(*key)?.as_i64());
                         entry.timestamp = millis.and_then(|x| x.checked_mul(1000));
                     }
                     _ => {}

@@ -117,7 +117,17 @@ impl ExternalTable {
         stream::iter(groups(pieces))
             .then(move |group| {
                 let (table, head, schema) = (table.clone(), head.clone(), Arc::clone(&schema));
-                async move { table.read_group(&head, group, &schema).await }
+                async move {
+                    let checked = (table.clone(), group.clone());
+                    let parts = match table.read_group(&head, group, &schema).await {
+                        Ok(parts) => parts,
+                        Err(e) => stream::once(async { Err(e) }).boxed(),
+                    };
+                    Ok(parts.or_else(move |e| {
+                        let (table, group) = checked.clone();
+                        async move { Err(table.explained(e, &group).await) }
+                    }))
+                }
             })
             .try_flatten()
             .boxed()
@@ -145,6 +155,31 @@ impl ExternalTable {
             Ok(stream::iter(parts.into_iter().map(Ok)))
         });
         Ok(parts.try_flatten().boxed())
+    }
+
+    /// The error of a reading, or what it comes from: a file that a vacuum has removed.
+    async fn explained(&self, error: Error, group: &[Piece]) -> Error {
+        let Ok(root) = self.root() else { return error };
+        let store = self.lake.object_store();
+        for piece in group {
+            let name = piece.file.get("path").and_then(Value::as_str).unwrap_or_default();
+            let Some(path) = Path::from_url_path(name).ok().filter(|_| !name.contains(':')) else { continue };
+            let path = Path::from_iter(root.parts().chain(path.parts()));
+            if let Err(object_store::Error::NotFound { .. }) = store.head(&path).await {
+                let message = format!(
+                    "the data file {name} of {} is gone; version {} added or removed rows of it",
+                    self.location(),
+                    piece.version
+                );
+                return Error::external("SOURCE_FILE_GONE", message).caused_by(error).help(KEEP);
+            }
+        }
+        error
+    }
+
+    /// Where the table lies in the store.
+    fn root(&self) -> Result<Path> {
+        Path::from_url_path(self.lake.table_url(&self.location)?.path()).map_err(|e| self.unreadable(e))
     }
 
     /// A table of these files alone.
@@ -177,7 +212,7 @@ impl ExternalTable {
             log.push(b'\n');
         }
         let url = self.lake.table_url(&self.location)?;
-        let root = Path::from_url_path(url.path()).map_err(|e| self.unreadable(e))?;
+        let root = self.root()?;
         let entry = entry_path("", 0);
         let entry = Path::from_iter(root.parts().chain(Path::from(entry.trim_start_matches('/')).parts()));
         let memory = InMemory::new();
@@ -201,8 +236,11 @@ impl ExternalTable {
         let columns = schema.get_mut("fields").and_then(Value::as_array_mut).ok_or_else(damaged)?;
         for (name, kind) in [(CHANGE_TYPE, "string"), (PIECE, "long")].into_iter().skip(usize::from(!noted)) {
             id += 1;
-            let names =
-                if mapped { json!({"delta.columnMapping.id": id, "delta.columnMapping.physicalName": name}) } else { json!({}) };
+            let names = if mapped {
+                json!({"delta.columnMapping.id": id, "delta.columnMapping.physicalName": name})
+            } else {
+                json!({})
+            };
             columns.push(json!({"name": name, "type": kind, "nullable": true, "metadata": names}));
         }
         fields.insert("schemaString".to_owned(), json!(schema.to_string()));
@@ -224,8 +262,11 @@ impl ExternalTable {
             Foreign::Elsewhere => Ok(None),
             Foreign::File(name, descriptor) => {
                 let bytes = self.lake.get(&format!("{}/{name}", self.location)).await?.ok_or_else(|| {
-                    Error::external("SOURCE_FILE_GONE", format!("the deletion vector {name} of {} is gone", self.location()))
-                        .help(KEEP)
+                    Error::external(
+                        "SOURCE_FILE_GONE",
+                        format!("the deletion vector {name} of {} is gone", self.location()),
+                    )
+                    .help(KEEP)
                 })?;
                 crate::lake::vector::read(&bytes, &descriptor).map(Some).map_err(|e| self.unreadable(e))
             }

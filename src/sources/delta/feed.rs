@@ -48,7 +48,11 @@ pub(super) fn schema(table: &Schema, keys: &[String], location: &str) -> Result<
     let mut fields: Vec<FieldRef> = table.fields().iter().cloned().collect();
     fields.push(Arc::new(Field::new(CHANGE_TYPE, DataType::Utf8, true)));
     fields.push(Arc::new(Field::new(COMMIT_VERSION, DataType::Int64, true)));
-    fields.push(Arc::new(Field::new(COMMIT_TIMESTAMP, DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true)));
+    fields.push(Arc::new(Field::new(
+        COMMIT_TIMESTAMP,
+        DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+        true,
+    )));
     Ok(Arc::new(Schema::new(fields)))
 }
 

@@ -185,7 +185,8 @@ async fn of_a_deletion_vector_only_the_difference_is_read() {
             mode(ReadMode::ChangeFeed { keys: keys.iter().map(|x| (*x).to_owned()).collect(), preimages })
         };
         let plain = DeltaSource::in_lake(&lake, "t", &feed(&[], true)).await.unwrap();
-        let expected = ["2 delete 3", "2 delete 9000", "2 insert 20000", "3 delete 19999", "3 delete 20000", "3 delete 4"];
+        let expected =
+            ["2 delete 3", "2 delete 9000", "2 insert 20000", "3 delete 19999", "3 delete 20000", "3 delete 4"];
         assert_eq!(fed(&plain, Some(1), 3).await, expected);
         assert_eq!(fed(&plain, None, 1).await.len(), 20_000);
         let keyed = DeltaSource::in_lake(&lake, "t", &feed(&["P"], true)).await.unwrap();
