@@ -19,6 +19,7 @@ mod query;
 mod report;
 mod supervisor;
 mod tables;
+mod verify;
 mod worker;
 
 use chrono::{DateTime, Utc};
@@ -30,6 +31,7 @@ use crate::plan::{Plan, analyze};
 
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
+pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
