@@ -13,6 +13,7 @@ mod commit;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
 mod query;
 mod report;
@@ -27,6 +28,7 @@ use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 
