@@ -14,6 +14,7 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
 mod preamble;
 mod query;
@@ -31,6 +32,7 @@ use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
