@@ -17,3 +17,4 @@ mod spark_meaning;
 mod support;
 mod upstream;
 mod verdicts;
+mod verify;

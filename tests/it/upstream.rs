@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, Int64Array, RecordBatch, StringArray};
@@ -43,6 +43,15 @@ fn batch(rows: &Model) -> RecordBatch {
 
 fn model(rows: &[(i64, &str)]) -> Model {
     rows.iter().map(|(id, v)| (*id, (*v).to_owned())).collect()
+}
+
+/// Makes a table of one row in a folder.
+pub(crate) fn make(folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    let url = Url::from_directory_path(folder).unwrap();
+    let io = Runtime::new().unwrap();
+    let table = io.block_on(DeltaTable::try_from_url(url)).unwrap();
+    io.block_on(table.write(vec![batch(&model(&[(1, "a")]))]).into_future()).unwrap();
 }
 
 impl Upstream {
@@ -244,6 +253,7 @@ fn whatever_is_done_to_a_table_what_follows_it_equals_it() {
             }
         }
         assert!(!project.run(2).unwrap().changed());
+        project.assert_clean(&format!("seed {seed}"));
     }
 }
 
@@ -494,6 +504,7 @@ fn rows_taken_back_in_an_interrupted_epoch_are_taken_back_downstream() {
     }
     project.run(2).unwrap();
     assert_eq!(ids(&project), [0, 2, 3, 4, 5, 8]);
+    project.assert_clean("finished");
 }
 
 fn files(project: &Project) -> Vec<PathBuf> {
