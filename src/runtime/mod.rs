@@ -15,8 +15,10 @@ mod definitions;
 mod hydrate;
 mod ingress;
 mod outside;
+mod preamble;
 mod query;
 mod report;
+mod settle;
 mod supervisor;
 mod tables;
 mod worker;
@@ -67,7 +69,7 @@ impl Default for RunOptions {
 /// (external). In each case the epoch at hand is in no table, or is finished by the next run.
 pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     let io = io()?;
-    supervisor::run(pipeline, options, io.handle())
+    preamble::run(pipeline, options, io.handle())
 }
 
 /// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources.

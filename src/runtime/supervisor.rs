@@ -8,115 +8,44 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::Backlog;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper, start, table_key};
+use super::definitions::{fingerprints, keeper};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
-use super::outside::LakeOutside;
 use super::report::RunReport;
-use super::tables::{Tables, describe};
-use super::worker::{FromWorker, Mail, Workers};
+use super::tables::Tables;
+use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Inlet, Start, TableId};
 use crate::error::{Error, Fault, Result};
-use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
-use crate::pipeline::Pipeline;
-use crate::plan::{Feed, Plan, SourceKind, analyze};
+use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
+use crate::plan::{Plan, SourceKind};
 
-/// Runs everything that is new.
-pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
-    let say = |line: &str| {
-        if let Some(progress) = &options.progress {
-            progress(line);
-        }
-    };
-    // Scans start tasks of the runtime.
-    let _context = io.enter();
-    let lake = match &options.lake {
-        Some(lake) => lake.clone(),
-        None => io.block_on(Lake::open(&pipeline.storage))?,
-    };
-    let (log, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
-    let plan = Arc::new(analyze(pipeline, &outside)?);
-    let begin = start(&plan, &history)?;
-    let mut report = RunReport {
-        pipeline: pipeline.name.clone(),
-        storage: lake.url().to_string(),
-        last_epoch: history.last_complete,
-        ..RunReport::default()
-    };
-    let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
-        if history.last_complete.is_none() {
-            // Readers find empty tables rather than none.
-            Tables::open(&plan, &lake, &history, io)?;
-        }
-        report.tables = describe(&plan, &lake, &history);
-        return Ok(report);
-    }
-    let tables = Tables::open(&plan, &lake, &history, io)?;
-    if history.last_complete.is_none() && history.open.is_none() && tables.epochs.values().any(Option::is_some) {
-        return Err(Error::external(
-            "EPOCH_LOG_MISSING",
-            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
-        )
-        .help("restore _silverflow/epochs; without it everything would be read a second time"));
-    }
-    report.tables = describe(&plan, &lake, &history);
-    let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
-    let (events_out, events) = bounded(256);
-    let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &begin, options, &events_out)?;
-    let mut supervisor = Supervisor {
-        plan,
-        begin,
-        compare,
-        log,
-        walls: history.walls.clone(),
-        versions: history.versions.clone(),
-        lake,
-        io: io.clone(),
-        mail: workers.mail(),
-        events,
-        committers: BTreeMap::new(),
-        tables,
-        commits_out,
-        commits,
-        report,
-        options,
-    };
-    let outcome = supervisor.drive(&history, &mut backlog, &say);
-    let ended = workers.stop();
-    outcome?;
-    ended?;
-    Ok(supervisor.report)
-}
-
-struct Supervisor<'a> {
-    plan: Arc<Plan>,
-    begin: Start,
+/// One run: its actors, its log, and what it has come to.
+pub(super) struct Supervisor<'a> {
+    pub(super) plan: Arc<Plan>,
+    pub(super) begin: Start,
     /// Tables to be set by comparison in the next epoch that is cut.
-    compare: BTreeSet<TableId>,
-    log: EpochLog,
-    walls: BTreeMap<u64, i64>,
-    versions: BTreeMap<String, i64>,
-    lake: Lake,
-    io: Handle,
-    mail: Mail,
-    events: Receiver<FromWorker>,
-    committers: BTreeMap<TableId, Committer>,
-    tables: Tables,
-    commits_out: Sender<CommitDone>,
-    commits: Receiver<CommitDone>,
-    report: RunReport,
-    options: &'a RunOptions,
+    pub(super) compare: BTreeSet<TableId>,
+    pub(super) log: EpochLog,
+    pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) versions: BTreeMap<String, i64>,
+    pub(super) lake: Lake,
+    pub(super) io: Handle,
+    pub(super) mail: Mail,
+    pub(super) events: Receiver<FromWorker>,
+    pub(super) committers: BTreeMap<TableId, Committer>,
+    pub(super) tables: Tables,
+    pub(super) commits_out: Sender<CommitDone>,
+    pub(super) commits: Receiver<CommitDone>,
+    pub(super) report: RunReport,
+    pub(super) options: &'a RunOptions,
 }
 
 impl Supervisor<'_> {
-    fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
+    /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
+    pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
         self.hydrate(history)?;
         if let Some(open) = history.open.clone() {
             self.finish(open, say)?;
@@ -145,17 +74,6 @@ impl Supervisor<'_> {
             self.hand_over(table, ToCommitter::Hold(batches))?;
         }
         Ok(())
-    }
-
-    fn start_committers(&mut self) {
-        for (id, table) in self.tables.take() {
-            let keeps_epoch = match id {
-                TableId::Rows(index) | TableId::Quarantine(index) => {
-                    self.plan.datasets.get(index).is_some_and(|d| d.replay_point)
-                }
-            };
-            self.committers.insert(id, Committer::start(id, table, keeps_epoch, &self.io, &self.commits_out));
-        }
     }
 
     /// Finishes the epoch that an earlier run began. If nothing of it is stored and it cannot be read as recorded, or
@@ -339,88 +257,5 @@ impl Supervisor<'_> {
     fn collect(&self, epoch: u64, mut computed: Computed) -> Result<Computed> {
         computed.collect(&self.events, self.mail.workers(), epoch)?;
         Ok(computed)
-    }
-
-    fn hand_over(&self, table: TableId, message: ToCommitter) -> Result<()> {
-        match self.committers.get(&table) {
-            Some(committer) if committer.send(message) => Ok(()),
-            Some(_) => Err(Error::internal(format!("the committer of {} has ended", table_key(&self.plan, table)))),
-            None => Err(Error::internal(format!("{} has no committer", table_key(&self.plan, table)))),
-        }
-    }
-
-    /// Commits an epoch to all tables, replay points first, and marks it complete.
-    ///
-    /// With `hold`, tables that are to be set by comparison are left for the next epoch.
-    fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
-        let epoch = begin.epoch;
-        let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
-        let replay = |table: &TableId| match table {
-            TableId::Rows(index) | TableId::Quarantine(index) => {
-                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
-            }
-        };
-        let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
-        wanted.extend(compare.iter().copied());
-        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        for group in [first, second] {
-            let mut open = 0;
-            for table in group {
-                let batches = computed.changes.remove(&table).unwrap_or_default();
-                if hold && self.compare.contains(&table) {
-                    self.hand_over(table, ToCommitter::Hold(batches))?;
-                    continue;
-                }
-                let compare = compare.contains(&table);
-                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
-                open += 1;
-            }
-            let mut failed = Vec::new();
-            for _ in 0..open {
-                let CommitDone { table, result } =
-                    self.commits.recv().map_err(|_| Error::internal("the committers have ended"))?;
-                match result {
-                    Ok((committed, version)) => {
-                        self.versions.insert(table_key(&self.plan, table), version);
-                        self.tables.epochs.insert(table, Some(epoch));
-                        self.count_commit(table, committed, version);
-                    }
-                    Err(error) => failed.push(error),
-                }
-            }
-            if let Some(error) = Error::all(failed) {
-                return Err(error);
-            }
-        }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
-        for (dataset, counts) in &computed.counts {
-            if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
-                report.count(counts);
-            }
-        }
-        self.report.epochs.push(epoch);
-        self.report.last_epoch = Some(epoch);
-        Ok(())
-    }
-
-    fn count_commit(&mut self, table: TableId, committed: Option<crate::lake::Committed>, version: i64) {
-        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-        let append =
-            self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
-        let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == index) else { return };
-        let rows = matches!(table, TableId::Rows(_));
-        if rows {
-            report.version = version;
-        }
-        if let Some(committed) = committed {
-            report.committed = true;
-            if rows {
-                report.inserted += committed.inserted;
-                report.deleted += committed.deleted;
-                if append {
-                    report.verdicts_withdrawn += i64::try_from(committed.deleted).unwrap_or(i64::MAX);
-                }
-            }
-        }
     }
 }

@@ -60,11 +60,9 @@ impl Tables {
                             }
                         };
                         let spec = TableSpec {
-                            name: table_key(plan, id),
-                            location: path.clone(),
-                            schema: stored(schema, dataset),
                             comment,
                             properties: dataset.properties.clone(),
+                            ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)
                     }
