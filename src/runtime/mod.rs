@@ -14,6 +14,7 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
 mod preamble;
 mod query;
@@ -21,6 +22,7 @@ mod report;
 mod settle;
 mod supervisor;
 mod tables;
+mod verify;
 mod worker;
 
 use chrono::{DateTime, Utc};
@@ -30,8 +32,10 @@ use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
+pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
