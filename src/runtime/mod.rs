@@ -50,6 +50,9 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// The pipeline's storage, opened before; for tests of its failures.
+    #[doc(hidden)]
+    pub lake: Option<Lake>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -57,7 +60,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, progress: None, lake: None, before_epoch: None }
     }
 }
 
