@@ -26,6 +26,7 @@ use serde_json::{Map, Value, json};
 use super::{Entry, ExternalTable, Head, KEEP};
 use crate::error::{Error, Result};
 use crate::lake::log::entry_path;
+use crate::lake::objects::Objects;
 use crate::lake::types::position;
 use crate::lake::vector::{Foreign, foreign, inline};
 
@@ -160,7 +161,7 @@ impl ExternalTable {
     /// The error of a reading, or what it comes from: a file that a vacuum has removed.
     async fn explained(&self, error: Error, group: &[Piece]) -> Error {
         let Ok(root) = self.root() else { return error };
-        let store = self.lake.object_store();
+        let store = self.lake.objects();
         for piece in group {
             let name = piece.file.get("path").and_then(Value::as_str).unwrap_or_default();
             let Some(path) = Path::from_url_path(name).ok().filter(|_| !name.contains(':')) else { continue };
@@ -217,7 +218,7 @@ impl ExternalTable {
         let entry = Path::from_iter(root.parts().chain(Path::from(entry.trim_start_matches('/')).parts()));
         let memory = InMemory::new();
         memory.put(&entry, PutPayload::from(log)).await.map_err(|e| self.unreadable(e))?;
-        let store = Arc::new(Lens { log: memory, files: self.lake.object_store() });
+        let store = Arc::new(Lens { log: memory, files: self.lake.objects() });
         let builder = DeltaTableBuilder::from_url(url.clone()).map_err(|e| self.unreadable(e))?;
         builder.with_storage_backend(store, url).load().await.map_err(|e| self.unreadable(e))
     }
@@ -336,12 +337,12 @@ fn split(batch: &RecordBatch, group: &[Piece], schema: &SchemaRef, noted: bool) 
 #[derive(Debug)]
 struct Lens {
     log: InMemory,
-    files: Arc<dyn ObjectStore>,
+    files: Objects,
 }
 
 impl Lens {
     fn of(&self, location: &Path) -> &dyn ObjectStore {
-        if location.parts().any(|part| part.as_ref() == "_delta_log") { &self.log } else { self.files.as_ref() }
+        if location.parts().any(|part| part.as_ref() == "_delta_log") { &self.log } else { &self.files }
     }
 
     fn refused() -> object_store::Error {

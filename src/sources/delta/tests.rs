@@ -147,8 +147,7 @@ async fn fed(source: &DeltaSource, from: Option<i64>, to: i64) -> Vec<String> {
 async fn of_a_deletion_vector_only_the_difference_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let local = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-    let store = Arc::new(object_store::memory::InMemory::new());
-    let remote = Lake::with_store(store, &Url::parse("memory:///some/place").unwrap()).unwrap();
+    let remote = Lake::in_memory();
     for lake in [local, remote] {
         let spec = TableSpec::new("t", "t", rows(&[]).schema());
         let mut table = Table::open_or_create(&lake, spec).await.unwrap();
