@@ -8,10 +8,14 @@ mod commit;
 mod compact;
 mod compare;
 mod data;
+mod disk;
 mod epochs;
 pub mod external;
+#[doc(hidden)]
+pub mod faults;
 mod index;
 mod log;
+mod objects;
 pub mod query;
 mod scan;
 pub mod schemas;

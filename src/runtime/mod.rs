@@ -14,6 +14,7 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
 mod preamble;
 mod query;
@@ -32,6 +33,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
@@ -50,6 +52,9 @@ pub struct RunOptions {
     pub recompute: bool,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// The pipeline's storage, opened before; for tests of its failures.
+    #[doc(hidden)]
+    pub lake: Option<Lake>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -57,7 +62,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, recompute: true, progress: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, recompute: true, progress: None, lake: None, before_epoch: None }
     }
 }
 
