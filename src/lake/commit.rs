@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::RecordBatch;
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 
 use super::data::{DataFile, FILE_ROWS, Packer, Reader};
-use super::index::{ByHash, Position, RowHash, RowHasher, RowIndex};
+use super::difference::Difference;
+use super::index::{Position, RowHasher, RowIndex};
+use super::locate::Found;
 use super::log::{Outcome, now_millis};
 use super::storage::blocking;
 use super::table::Table;
@@ -45,14 +45,6 @@ pub struct Committed {
     pub deleted: u64,
     /// Bytes written: data, vectors and log.
     pub bytes: u64,
-}
-
-/// The difference between inserts and deletes.
-struct Difference {
-    inserts: Vec<RecordBatch>,
-    /// A hash for each row of `inserts`, where they are needed.
-    hashes: Option<Vec<RowHash>>,
-    deletes: ByHash<usize>,
 }
 
 impl Table {
@@ -91,7 +83,7 @@ impl Table {
         let hashed = any_deletes || self.index.is_some();
         let Commit { epoch, inserts, deletes, metrics } = commit;
         let difference = blocking(move || Difference::of(&inserts, &deletes, &schema, hashed)).await?;
-        if difference.inserts.is_empty() && difference.deletes.is_empty() {
+        if difference.is_empty() {
             return Ok(None);
         }
         let difference = Arc::new(difference);
@@ -122,7 +114,7 @@ impl Table {
         metrics: &BTreeMap<String, u64>,
     ) -> Result<Option<Committed>> {
         let now = now_millis();
-        let gone = self.locate(&difference.deletes)?;
+        let gone = self.locate(difference).await?;
         let (stored, work) = (Arc::clone(&self.stored), Arc::clone(difference));
         let encoded = blocking(move || {
             let mut packer = Packer::new(&stored, now);
@@ -214,7 +206,7 @@ impl Table {
             self.next_file += 1;
         }
         if let Some(index) = &mut self.index {
-            for (hash, position) in gone {
+            for Found { hash, position } in gone {
                 index.remove(hash, position);
             }
             for (hash, position) in difference.hashes.iter().flatten().zip(positions(first)) {
@@ -224,26 +216,6 @@ impl Table {
         self.committed(version);
         self.epoch = Some(epoch);
         Ok(Some(Committed { version, inserted, deleted, bytes: total }))
-    }
-
-    fn locate(&self, deletes: &ByHash<usize>) -> Result<Vec<(RowHash, Position)>> {
-        let mut gone = Vec::new();
-        if deletes.is_empty() {
-            return Ok(gone);
-        }
-        let index = self.index.as_ref().ok_or_else(|| Error::internal("no index of rows"))?;
-        for (hash, count) in deletes {
-            let found = index.lowest(hash, *count);
-            if found.len() < *count {
-                return Err(Error::internal(format!(
-                    "{} of {count} equal rows to delete are not in the table {}",
-                    count - found.len(),
-                    self.location()
-                )));
-            }
-            gone.extend(found.into_iter().map(|x| (*hash, x)));
-        }
-        Ok(gone)
     }
 
     /// Learns where every live row is.
@@ -278,70 +250,10 @@ pub(crate) fn positions(first: u32) -> impl Iterator<Item = Position> {
     (first..).flat_map(|file| (0..FILE_ROWS as u32).map(move |row| Position { file, row }))
 }
 
-fn by_file(gone: &[(RowHash, Position)]) -> BTreeMap<u32, RoaringBitmap> {
+fn by_file(gone: &[Found]) -> BTreeMap<u32, RoaringBitmap> {
     let mut files: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
-    for (_, position) in gone {
+    for Found { position, .. } in gone {
         files.entry(position.file).or_default().insert(position.row);
     }
     files
-}
-
-impl Difference {
-    fn of(inserts: &[RecordBatch], deletes: &[RecordBatch], schema: &SchemaRef, hashed: bool) -> Result<Difference> {
-        let stored = stored_schema(schema)?;
-        let exact = |batch: &RecordBatch| {
-            if batch.num_columns() == schema.fields().len() {
-                conform(batch, &stored)
-            } else {
-                Err(Error::internal(format!(
-                    "rows of {} columns for a table of {}",
-                    batch.num_columns(),
-                    schema.fields().len()
-                )))
-            }
-        };
-        let rows = |batches: &[RecordBatch]| {
-            batches.iter().filter(|x| x.num_rows() > 0).map(exact).collect::<Result<Vec<_>>>()
-        };
-        let (mut inserts, deletes) = (rows(inserts)?, rows(deletes)?);
-        if !hashed {
-            return Ok(Difference { inserts, hashes: None, deletes: ByHash::default() });
-        }
-        let hasher = RowHasher::new(&stored)?;
-        let mut going: ByHash<usize> = ByHash::default();
-        for batch in &deletes {
-            for hash in hasher.hash(batch)? {
-                *going.entry(hash).or_default() += 1;
-            }
-        }
-        let mut hashes = Vec::new();
-        let mut coming = Vec::with_capacity(inserts.len());
-        for batch in inserts.drain(..) {
-            let before = hashes.len();
-            let keep: Vec<bool> = hasher
-                .hash(&batch)?
-                .into_iter()
-                .map(|hash| match going.get_mut(&hash) {
-                    Some(count) if *count > 0 => {
-                        *count -= 1;
-                        false
-                    }
-                    _ => {
-                        hashes.push(hash);
-                        true
-                    }
-                })
-                .collect();
-            match hashes.len() - before {
-                0 => {}
-                all if all == batch.num_rows() => coming.push(batch),
-                _ => coming.push(
-                    filter_record_batch(&batch, &BooleanArray::from(keep))
-                        .map_err(|e| Error::internal("rows cannot be filtered").caused_by(e))?,
-                ),
-            }
-        }
-        going.retain(|_, count| *count > 0);
-        Ok(Difference { inserts: coming, hashes: Some(hashes), deletes: going })
-    }
 }

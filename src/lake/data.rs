@@ -5,14 +5,18 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
+use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
+};
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::ChunkReader;
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -25,6 +29,8 @@ use crate::error::{Error, Result};
 
 /// Rows of one file at most, so that rewriting it or its vector stays cheap.
 pub(crate) const FILE_ROWS: usize = 1_000_000;
+/// Rows of one page at most: what is read to look at one row.
+const PAGE_ROWS: usize = 4096;
 /// Rows of the batches that are read.
 const BATCH_ROWS: usize = 8192;
 
@@ -183,7 +189,7 @@ impl Encoder {
             .set_created_by(concat!("silverflow version ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_compression(Compression::ZSTD(level))
             .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_offset_index_disabled(true)
+            .set_data_page_row_count_limit(PAGE_ROWS)
             .build();
         let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), Arc::clone(stored), options).map_err(encoding)?;
@@ -276,18 +282,54 @@ impl Reader {
     }
 }
 
-fn build<T: parquet::file::reader::ChunkReader + 'static>(
+fn build<T: ChunkReader + 'static>(input: T, schema: &Schema) -> parquet::errors::Result<ParquetRecordBatchReader> {
+    builder(input, schema, PageIndexPolicy::Skip)?.with_batch_size(BATCH_ROWS).build()
+}
+
+fn builder<T: ChunkReader + 'static>(
     input: T,
     schema: &Schema,
-) -> parquet::errors::Result<ParquetRecordBatchReader> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(
-        input,
-        ArrowReaderOptions::new().with_skip_arrow_metadata(true),
-    )?;
+    pages: PageIndexPolicy,
+) -> parquet::errors::Result<ParquetRecordBatchReaderBuilder<T>> {
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_offset_index_policy(pages);
+    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(input, options)?;
     let found = builder.schema().fields();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|x| position(found, x.name())).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
-    builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()
+    Ok(builder.with_projection(mask))
+}
+
+/// Rows of a data file by their number, which must rise. Reads their pages, not the file. Blocks.
+pub(crate) fn rows_at(
+    lake: &Lake,
+    location: &str,
+    file: &DataFile,
+    schema: &SchemaRef,
+    rows: &[u32],
+    runtime: &tokio::runtime::Handle,
+) -> Result<RecordBatch> {
+    fn read<T: ChunkReader + 'static>(input: T, schema: &Schema, rows: &[u32]) -> Result<Vec<RecordBatch>, Failure> {
+        let builder = builder(input, schema, PageIndexPolicy::Optional)?;
+        let total = usize::try_from(builder.metadata().file_metadata().num_rows())?;
+        let one = |row: &u32| (*row as usize)..(*row as usize + 1);
+        if rows.last().is_some_and(|row| *row as usize >= total) {
+            return Err(format!("the file has {total} rows only").into());
+        }
+        let selection = RowSelection::from_consecutive_ranges(rows.iter().map(one), total);
+        let reader = builder.with_row_selection(selection).with_batch_size(BATCH_ROWS).build()?;
+        Ok(reader.collect::<Result<_, _>>()?)
+    }
+    let location = format!("{location}/{}", file.path);
+    let path = lake.display(&location);
+    let input = lake.input(&location, runtime)?;
+    let batches = undamaged(|| match input {
+        Input::File(input) => read(input, schema, rows),
+        Input::Bytes(input) => read(bytes::Bytes::from(input), schema, rows),
+    })
+    .map_err(|e| unreadable(&path, e))?;
+    let batches = batches.iter().map(|x| conform(x, schema)).collect::<Result<Vec<_>>>();
+    let batches = batches.map_err(|e| unreadable(&path, e))?;
+    concat_batches(schema, &batches).map_err(|e| unreadable(&path, e))
 }
 
 /// What a third party found wrong.

@@ -7,9 +7,11 @@
 mod commit;
 mod compact;
 mod data;
+mod difference;
 mod epochs;
 pub mod external;
 mod index;
+mod locate;
 mod log;
 pub mod query;
 mod scan;

@@ -238,6 +238,26 @@ async fn a_difference_is_committed_once_and_an_empty_one_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_compared_before_it_is_deleted() {
+    let (_folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, spec(&ints(&[]).schema())).await.unwrap();
+    table.commit(change(1, &[1, 2, 3, 3, 4], &[])).await.unwrap().unwrap();
+    table.commit(change(2, &[5], &[2])).await.unwrap().unwrap();
+    // As if other rows had the hash of 3: they stand at the lowest positions.
+    let three = index::RowHasher::new(&ints(&[]).schema()).unwrap().hash(&ints(&[3])).unwrap()[0];
+    let file = *table.files.keys().next().unwrap();
+    for row in [0, 4] {
+        table.index.as_mut().unwrap().insert(three, index::Position { file, row });
+    }
+    let error = table.commit(change(3, &[], &[3, 3, 3])).await.unwrap_err();
+    assert_eq!(error.code(), "INTERNAL");
+    table.commit(change(3, &[], &[3])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [1, 3, 4, 5]);
+    table.commit(change(4, &[], &[3])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [1, 4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_without_their_log_entry_are_not_in_the_table() {
     let (folder, lake) = new_lake().await;
     let schema = ints(&[]).schema();
