@@ -7,15 +7,16 @@ use arrow::array::RecordBatch;
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 
-use super::data::{DataFile, FILE_ROWS, Packer, Reader};
+use super::change::Change;
+use super::data::{DataFile, Reader};
 use super::difference::Difference;
 use super::index::{Position, RowHasher, RowIndex};
 use super::locate::Found;
 use super::log::{Outcome, now_millis};
+use super::policy::Limits;
 use super::storage::blocking;
 use super::table::Table;
-use super::types::{conform, stored_schema};
-use super::vector::VectorFile;
+use super::types::stored_schema;
 use crate::error::{Error, Result};
 
 /// How often a commit begins again after another writer moved rows to other files.
@@ -51,6 +52,8 @@ impl Table {
     /// Applies the changes of an epoch: equal rows in inserts and deletes cancel, new rows become a data file, deleted
     /// ones a bit in a deletion vector, and one entry of the log holds both with the epoch. When it returns, everything
     /// is durable. `None` if there is no difference, or if the table is already at the epoch or past it.
+    ///
+    /// In a table with the property `silverflow.sink` = `rewrite` the files in which rows go are rewritten instead.
     ///
     /// Costs what changes. The first delete of an open table reads the table once to learn where its rows are; from
     /// then on 24 bytes and slack are held for each live row.
@@ -114,47 +117,10 @@ impl Table {
         metrics: &BTreeMap<String, u64>,
     ) -> Result<Option<Committed>> {
         let now = now_millis();
-        let gone = self.locate(difference).await?;
-        let (stored, work) = (Arc::clone(&self.stored), Arc::clone(difference));
-        let encoded = blocking(move || {
-            let mut packer = Packer::new(&stored, now);
-            for batch in &work.inserts {
-                packer.push(&conform(batch, &stored)?)?;
-            }
-            packer.finish()
-        })
-        .await?;
-
-        let mut writes: Vec<(String, Vec<u8>)> = Vec::new();
-        let mut added: Vec<DataFile> = Vec::new();
-        for part in encoded {
-            writes.push((format!("{}/{}", self.location, part.file.path), part.bytes));
-            added.push(part.file);
-        }
-        let mut vectors = VectorFile::new();
-        let mut touched: Vec<(u32, Option<DataFile>)> = Vec::new();
-        let mut actions: Vec<Value> = Vec::new();
-        for (id, rows) in by_file(&gone) {
-            let file =
-                self.files.get(&id).ok_or_else(|| Error::internal("a row in a file that is not in the table"))?;
-            actions.push(file.remove(true, now));
-            let mut dead = (*file.dead).clone();
-            dead |= rows;
-            let left = if dead.len() < file.rows {
-                let vector = vectors.push(&dead)?;
-                let file = file.with_dead(dead, vector);
-                actions.push(file.add(true));
-                Some(file)
-            } else {
-                None
-            };
-            touched.push((id, left));
-        }
-        actions.extend(added.iter().map(|x| x.add(true)));
-        writes.extend(vectors.finish().map(|(name, bytes)| (format!("{}/{name}", self.location), bytes)));
-
-        let inserted: u64 = added.iter().map(|x| x.rows).sum();
-        let deleted = gone.len() as u64;
+        let found = self.locate(difference).await?;
+        let Change { actions, writes, added, touched, kept } = self.change(by_file(&found), difference, now).await?;
+        let inserted: u64 = difference.inserts.iter().map(|x| x.num_rows() as u64).sum();
+        let deleted = found.len() as u64;
         let written: usize = writes.iter().map(|x| x.1.len()).sum();
         let mut numbers: Map<String, Value> = Map::new();
         for (key, value) in [
@@ -206,10 +172,15 @@ impl Table {
             self.next_file += 1;
         }
         if let Some(index) = &mut self.index {
-            for Found { hash, position } in gone {
-                index.remove(hash, position);
+            for Found { hash, indexed, .. } in found {
+                index.remove(hash, indexed);
             }
-            for (hash, position) in difference.hashes.iter().flatten().zip(positions(first)) {
+            let mut places = positions(first, Limits::of(self.rewrites).settled);
+            for ((hash, old), new) in kept.into_iter().zip(&mut places) {
+                index.remove(hash, old);
+                index.insert(hash, new);
+            }
+            for (hash, position) in difference.hashes.iter().flatten().zip(places) {
                 index.insert(*hash, position);
             }
         }
@@ -220,6 +191,7 @@ impl Table {
 
     /// Learns where every live row is.
     async fn build_index(&mut self) -> Result<()> {
+        self.moves.clear();
         let (lake, location, schema) = (self.lake.clone(), self.location.clone(), Arc::clone(&self.schema));
         let files: Vec<(u32, DataFile)> = self.files.iter().map(|(id, file)| (*id, file.clone())).collect();
         let rows = usize::try_from(self.rows()).unwrap_or(0);
@@ -245,9 +217,9 @@ impl Table {
     }
 }
 
-/// Positions of rows that are written one after the other, beginning with a file.
-pub(crate) fn positions(first: u32) -> impl Iterator<Item = Position> {
-    (first..).flat_map(|file| (0..FILE_ROWS as u32).map(move |row| Position { file, row }))
+/// Positions of rows that are written one after the other into files of at most `limit` rows, beginning with a file.
+pub(crate) fn positions(first: u32, limit: usize) -> impl Iterator<Item = Position> {
+    (first..).flat_map(move |file| (0..u32::try_from(limit).unwrap_or(u32::MAX)).map(move |row| Position { file, row }))
 }
 
 fn by_file(gone: &[Found]) -> BTreeMap<u32, RoaringBitmap> {

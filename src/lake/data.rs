@@ -21,14 +21,13 @@ use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::layout::Layout;
 use super::stats::Stats;
 use super::storage::{Input, Lake};
 use super::types::{conform, position};
 use super::vector::{self, Descriptor};
 use crate::error::{Error, Result};
 
-/// Rows of one file at most, so that rewriting it or its vector stays cheap.
-pub(crate) const FILE_ROWS: usize = 1_000_000;
 /// Rows of one page at most: what is read to look at one row.
 const PAGE_ROWS: usize = 4096;
 /// Rows of the batches that are read.
@@ -51,6 +50,8 @@ pub(crate) struct DataFile {
     pub(crate) vector: Option<Descriptor>,
     /// Rows that are gone: what the vector holds.
     pub(crate) dead: Arc<RoaringBitmap>,
+    /// All its rows are expected to change: see [`Layout`](super::layout::Layout).
+    pub(crate) open: bool,
 }
 
 impl DataFile {
@@ -133,35 +134,44 @@ pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Encodes batches of the table's stored schema into files of at most [`FILE_ROWS`] rows, in order.
+/// Encodes batches of the table's stored schema into files of a number of rows at most, in order.
 pub(crate) struct Packer {
     stored: SchemaRef,
     now: i64,
-    open: Option<Encoder>,
+    limit: usize,
+    layout: Layout,
+    current: Option<Encoder>,
     files: Vec<Encoded>,
 }
 
 impl Packer {
-    /// Files written at `now`.
-    pub(crate) fn new(stored: &SchemaRef, now: i64) -> Self {
-        Packer { stored: Arc::clone(stored), now, open: None, files: Vec::new() }
+    /// Files written at `now`, of at most `limit` rows each.
+    pub(crate) fn new(stored: &SchemaRef, layout: &Layout, limit: usize, now: i64) -> Self {
+        Packer {
+            stored: Arc::clone(stored),
+            now,
+            limit: limit.max(1),
+            layout: layout.clone(),
+            current: None,
+            files: Vec::new(),
+        }
     }
 
     /// Adds rows.
     pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut done = 0;
         while done < batch.num_rows() {
-            let mut encoder = match self.open.take() {
+            let mut encoder = match self.current.take() {
                 Some(encoder) => encoder,
-                None => Encoder::new(&self.stored)?,
+                None => Encoder::new(&self.stored, &self.layout)?,
             };
-            let part = batch.slice(done, (batch.num_rows() - done).min(FILE_ROWS - encoder.rows));
+            let part = batch.slice(done, (batch.num_rows() - done).min(self.limit - encoder.rows));
             done += part.num_rows();
             encoder.write(&part)?;
-            if encoder.rows == FILE_ROWS {
-                self.files.push(encoder.finish(self.now)?);
+            if encoder.rows == self.limit {
+                self.files.push(encoder.finish(&self.layout, self.now)?);
             } else {
-                self.open = Some(encoder);
+                self.current = Some(encoder);
             }
         }
         Ok(())
@@ -169,8 +179,8 @@ impl Packer {
 
     /// The files.
     pub(crate) fn finish(mut self) -> Result<Vec<Encoded>> {
-        if let Some(last) = self.open {
-            self.files.push(last.finish(self.now)?);
+        if let Some(last) = self.current {
+            self.files.push(last.finish(&self.layout, self.now)?);
         }
         Ok(self.files)
     }
@@ -183,7 +193,7 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(stored: &SchemaRef) -> Result<Self> {
+    fn new(stored: &SchemaRef, layout: &Layout) -> Result<Self> {
         let level = ZstdLevel::try_new(1).map_err(encoding)?;
         let properties = WriterProperties::builder()
             .set_created_by(concat!("silverflow version ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -193,7 +203,7 @@ impl Encoder {
             .build();
         let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), Arc::clone(stored), options).map_err(encoding)?;
-        Ok(Encoder { writer, stats: Stats::new(stored), rows: 0 })
+        Ok(Encoder { writer, stats: Stats::new(stored, layout.open.as_deref()), rows: 0 })
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
@@ -202,14 +212,16 @@ impl Encoder {
         self.writer.write(batch).map_err(encoding)
     }
 
-    fn finish(self, now: i64) -> Result<Encoded> {
+    fn finish(self, layout: &Layout, now: i64) -> Result<Encoded> {
         let bytes = self.writer.into_inner().map_err(encoding)?;
+        let stats = self.stats.to_json();
         let file = DataFile {
             path: format!("part-{}.parquet", Uuid::new_v4()),
             size: bytes.len() as u64,
             rows: self.rows as u64,
             modified: now,
-            stats: self.stats.to_json(),
+            open: layout.open.is_some() && serde_json::from_str(&stats).is_ok_and(|x| layout.is_open(&x)),
+            stats,
             vector: None,
             dead: Arc::default(),
         };

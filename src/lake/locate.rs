@@ -16,9 +16,14 @@ use crate::error::{Error, Result};
 pub(crate) struct Found {
     /// Its hash.
     pub(crate) hash: RowHash,
+    /// Where the index says it is.
+    pub(crate) indexed: Position,
     /// Where it is.
     pub(crate) position: Position,
 }
+
+/// A place to look at: the row in the file, which wanted hash, and what the index says.
+type Place = (u32, usize, Position);
 
 /// Rows of one hash that are still to be found.
 struct Wanted {
@@ -29,8 +34,13 @@ struct Wanted {
     seen: usize,
 }
 
-/// A position that was looked at: of which wanted hash, and which of its rows is there, if any.
-type Looked = (usize, Position, Option<usize>);
+/// What was found at a place: of which wanted hash, where, and which of its rows is there, if any.
+struct Looked {
+    at: usize,
+    indexed: Position,
+    position: Position,
+    which: Option<usize>,
+}
 
 impl Table {
     /// Finds every row to delete; of equal rows those at the lowest positions.
@@ -47,7 +57,7 @@ impl Table {
             .map(|(hash, going)| Wanted { hash: *hash, left: going.iter().map(|x| x.count).collect(), seen: 0 })
             .collect();
         while !wanted.is_empty() {
-            let mut places: BTreeMap<u32, Vec<(u32, usize)>> = BTreeMap::new();
+            let mut places: BTreeMap<u32, Vec<Place>> = BTreeMap::new();
             for (at, row) in wanted.iter_mut().enumerate() {
                 let missing: usize = row.left.iter().sum();
                 let known = index.lowest(&row.hash, row.seen + missing);
@@ -59,19 +69,19 @@ impl Table {
                     )));
                 }
                 row.seen += fresh.len();
-                for position in fresh {
-                    places.entry(position.file).or_default().push((position.row, at));
+                for indexed in fresh {
+                    let position = self.moves.resolve(*indexed);
+                    places.entry(position.file).or_default().push((position.row, at, *indexed));
                 }
             }
             let hashes: Vec<RowHash> = wanted.iter().map(|x| x.hash).collect();
-            for (at, position, row) in self.look(difference, hashes, places).await? {
-                let Some(row) = wanted.get_mut(at).zip(row).and_then(|(x, which)| x.left.get_mut(which)) else {
-                    continue;
-                };
-                if let Some(fewer) = row.checked_sub(1) {
-                    *row = fewer;
-                    let hash = wanted.get(at).map(|x| x.hash).unwrap_or_default();
-                    found.push(Found { hash, position });
+            for Looked { at, indexed, position, which } in self.look(difference, hashes, places).await? {
+                let Some(row) = wanted.get_mut(at) else { continue };
+                if let Some(left) = which.and_then(|x| row.left.get_mut(x))
+                    && *left > 0
+                {
+                    *left -= 1;
+                    found.push(Found { hash: row.hash, indexed, position });
                 }
             }
             wanted.retain(|x| x.left.iter().any(|count| *count > 0));
@@ -84,7 +94,7 @@ impl Table {
         &self,
         difference: &Arc<Difference>,
         hashes: Vec<RowHash>,
-        places: BTreeMap<u32, Vec<(u32, usize)>>,
+        places: BTreeMap<u32, Vec<Place>>,
     ) -> Result<Vec<Looked>> {
         let files = places
             .into_iter()
@@ -92,7 +102,7 @@ impl Table {
                 Some(file) => Ok((id, file.clone(), rows)),
                 None => Err(Error::internal("a row in a file that is not in the table")),
             })
-            .collect::<Result<Vec<(u32, DataFile, Vec<(u32, usize)>)>>>()?;
+            .collect::<Result<Vec<(u32, DataFile, Vec<Place>)>>>()?;
         let (lake, location) = (self.lake.clone(), self.location.clone());
         let schema = stored_schema(&self.schema)?;
         let difference = Arc::clone(difference);
@@ -106,10 +116,10 @@ impl Table {
                 let batch = rows_at(&lake, &location, &file, &schema, &rows, &runtime)?;
                 let mut places = places.into_iter();
                 hasher.each(&batch, |_, bytes| {
-                    let Some((row, at)) = places.next() else { return };
+                    let Some((row, at, indexed)) = places.next() else { return };
                     let going = hashes.get(at).and_then(|hash| difference.deletes.get(hash));
                     let which = going.into_iter().flatten().position(|x| *x.row == *bytes);
-                    looked.push((at, Position { file: id, row }, which));
+                    looked.push(Looked { at, indexed, position: Position { file: id, row }, which });
                 })?;
                 if places.next().is_some() {
                     return Err(Error::external(

@@ -4,15 +4,21 @@
 //! a [`Table`] takes the exact changes of an epoch and applies them, an [`EpochLog`] keeps what was read and decided.
 //! Everything async needs a multi-threaded tokio runtime.
 
+mod change;
 mod commit;
 mod compact;
 mod data;
+mod definition;
 mod difference;
 mod epochs;
 pub mod external;
+mod foreign;
 mod index;
+mod layout;
 mod locate;
 mod log;
+mod moves;
+mod policy;
 pub mod query;
 mod scan;
 pub mod schemas;
@@ -22,12 +28,15 @@ mod table;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod upkeep;
+mod vacuum;
 mod vector;
 
 pub use commit::{Commit, Committed};
-pub use compact::Maintained;
 pub(crate) use data::{Failure, undamaged};
 pub use epochs::{Abort, Begin, Complete, EpochLog, FileId, History, Position};
+pub use layout::Layout;
 pub use scan::{RowStream, Scan};
 pub use storage::Lake;
 pub use table::{Table, TableSpec};
+pub use upkeep::{Done, Maintained, Upkeep};

@@ -46,6 +46,17 @@ pub(crate) enum Input {
     Bytes(Vec<u8>),
 }
 
+/// A file in a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// Its name.
+    pub(crate) name: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// When it was last written, in milliseconds of the storage's clock.
+    pub(crate) modified: i64,
+}
+
 impl Lake {
     /// Opens the storage at a local path, a `file://` URL or, where the feature is compiled in, an object-store URL.
     /// The last folder of a local path is created if it is missing.
@@ -258,6 +269,31 @@ impl Lake {
         };
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// The files right in a folder, also temporary ones; none if there is no such folder.
+    pub(crate) async fn stored(&self, folder: &str) -> Result<Vec<Stored>> {
+        match &self.inner.backend {
+            Backend::Local(root) => {
+                let path = root.join(folder);
+                blocking(move || stored_local(&path).map_err(|e| read_error(&path.display().to_string(), e))).await
+            }
+            Backend::Remote { store, prefix } => {
+                let folder = join(prefix, folder);
+                let listed: Vec<_> = store
+                    .list(Some(&folder))
+                    .try_collect()
+                    .await
+                    .map_err(|e| store_error("list", folder.as_ref(), e))?;
+                let stored = |x: &object_store::ObjectMeta| {
+                    let mut parts = x.location.prefix_match(&folder)?;
+                    let name = parts.next()?.as_ref().to_owned();
+                    let modified = x.last_modified.timestamp_millis();
+                    parts.next().is_none().then_some(Stored { name, size: x.size, modified })
+                };
+                Ok(listed.iter().filter_map(stored).collect())
+            }
+        }
     }
 
     /// Removes files; one that is gone already is no error.
@@ -499,6 +535,30 @@ fn publish_local(
     removed.map_err(at(&temporary))?;
     sync_folder(folder).map_err(at(folder))?;
     Ok(created)
+}
+
+fn stored_local(path: &Path) -> io::Result<Vec<Stored>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut stored = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let found = match entry.metadata() {
+            Ok(found) => found,
+            // A temporary file that has its name now.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        let since = found.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        if let (false, Ok(name)) = (found.is_dir(), entry.file_name().into_string()) {
+            let modified = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+            stored.push(Stored { name, size: found.len(), modified });
+        }
+    }
+    Ok(stored)
 }
 
 fn list_local(path: &Path) -> io::Result<Vec<String>> {
