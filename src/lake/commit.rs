@@ -123,11 +123,13 @@ impl Table {
         let deleted = found.len() as u64;
         let written: usize = writes.iter().map(|x| x.1.len()).sum();
         let mut numbers: Map<String, Value> = Map::new();
+        let removed = touched.iter().filter(|x| x.1.is_none()).count();
         for (key, value) in [
             ("numOutputRows", inserted),
             ("numDeletedRows", deleted),
             ("numAddedFiles", added.len() as u64),
-            ("numTouchedFiles", touched.len() as u64),
+            ("numRemovedFiles", removed as u64),
+            ("numDeletionVectorsAdded", (touched.len() - removed) as u64),
             ("numOutputBytes", written as u64),
         ] {
             numbers.insert(key.into(), json!(value.to_string()));
@@ -148,9 +150,14 @@ impl Table {
         let version = self.version + 1;
         let bytes = entry.bytes();
         let total = (written + bytes.len()) as u64;
+        let paths = writes.iter().map(|x| x.0.clone()).collect();
         match entry.create(&self.lake, &self.location, version, bytes, writes).await? {
             Outcome::Committed => {}
-            Outcome::Rewritten | Outcome::Repeated => return Ok(None),
+            Outcome::Rewritten | Outcome::Repeated => {
+                // No entry has these files. What stays behind is removed with other orphans, in time.
+                self.lake.remove(paths).await.ok();
+                return Ok(None);
+            }
             Outcome::Earlier => {
                 return Err(Error::external(
                     "TABLE_CHANGED_OUTSIDE",

@@ -152,6 +152,10 @@ impl Table {
             self.next_file += 1;
         }
         self.committed(version);
+        if self.rewrites {
+            // Its commits move rows too, and tell the index where from.
+            self.catch_up(usize::MAX);
+        }
         Ok(done)
     }
 

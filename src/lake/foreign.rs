@@ -18,7 +18,7 @@ impl Table {
     /// # Errors
     /// `TABLE_CHANGED_OUTSIDE` (external), naming the first version at fault; external errors of the storage.
     pub async fn unchanged_since(&self, version: i64) -> Result<()> {
-        let changed = |what: String| changed_outside(&self.location(), &what).dataset(&self.name);
+        let changed = |what: String| changed_outside(&self.location(), &what);
         if self.version < version {
             return Err(changed(format!("it is at version {}, and was at {version} before", self.version)));
         }

@@ -7,17 +7,22 @@
 mod change;
 mod commit;
 mod compact;
+mod compare;
 mod data;
 mod definition;
 mod difference;
+mod disk;
 mod epochs;
 pub mod external;
+#[doc(hidden)]
+pub mod faults;
 mod foreign;
 mod index;
 mod layout;
 mod locate;
 mod log;
 mod moves;
+mod objects;
 mod policy;
 pub mod query;
 mod scan;
@@ -33,6 +38,7 @@ mod vacuum;
 mod vector;
 
 pub use commit::{Commit, Committed};
+pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};
 pub use epochs::{Abort, Begin, Complete, EpochLog, FileId, History, Position};
 pub use layout::Layout;

@@ -121,6 +121,8 @@ impl Table {
         if lake.list(&format!("{}/_delta_log", spec.location)).await?.is_empty() {
             create(lake, &spec, &wanted, &properties).await?;
         }
+        // What is found here counts as committed from now on.
+        lake.sync_folder(&format!("{}/_delta_log", spec.location)).await?;
         let delta = lake.load_delta(&spec.location, None).await?.ok_or_else(|| {
             Error::external("STORAGE_FAILED", format!("the table {} vanished", lake.display(&spec.location)))
         })?;
@@ -167,6 +169,16 @@ impl Table {
     /// Path or URL of the table, for people.
     pub fn location(&self) -> String {
         self.lake.display(&self.location)
+    }
+
+    /// The greatest generation that the table holds; 0 if none.
+    pub fn generation(&self) -> u64 {
+        self.fence
+    }
+
+    /// Data files of the table.
+    pub fn files(&self) -> usize {
+        self.files.len()
     }
 
     /// Rows in the table.
@@ -218,6 +230,7 @@ impl Table {
 
     /// Takes over what another writer made of the files, the rows being the same. Positions are found anew.
     pub(crate) async fn reload(&mut self) -> Result<()> {
+        self.lake.sync_folder(&format!("{}/_delta_log", self.location)).await?;
         let delta = self
             .lake
             .load_delta(&self.location, None)
@@ -290,6 +303,9 @@ impl Table {
         metrics: Map<String, Value>,
         now: i64,
     ) -> Result<Entry> {
+        if self.fence > self.writer.generation {
+            return Err(fenced(&self.location(), self.fence, self.writer.generation));
+        }
         let mut entry = Entry::new(&self.writer, operation, parameters, metrics, now);
         if self.fence < self.writer.generation {
             entry.fence(now)?;

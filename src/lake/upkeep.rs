@@ -215,9 +215,5 @@ async fn write_checkpoint(lake: &Lake, location: &str, version: i64) -> Result<(
         .load_delta(location, Some(version))
         .await?
         .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", lake.display(location))))?;
-    create_checkpoint(&delta, None).await.map_err(failed)?;
-    let prefix = format!("{version:020}.checkpoint");
-    let log = format!("{location}/_delta_log");
-    let written = lake.list(&log).await?.into_iter().filter(|x| x.starts_with(&prefix) || x == "_last_checkpoint");
-    lake.sync(written.map(|x| format!("{log}/{x}")).collect()).await
+    create_checkpoint(&delta, None).await.map_err(failed)
 }

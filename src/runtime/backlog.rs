@@ -1,6 +1,6 @@
 //! What there is to do: what is new outside, and which tables have to be made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::runtime::Handle;
 
@@ -12,10 +12,12 @@ use crate::lake::{History, Lake, Position, Table};
 use crate::plan::{Plan, SourceKind};
 use crate::sources::{DeltaOptions, DeltaSource, FileSource};
 
-/// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
+/// Tables that have epochs, says the log, and are not there any more, or not with all they held: derived ones are made
+/// again from the replay points. The others must be as the log left them, except those that are compared anyway.
 pub(super) fn gone(
     plan: &Plan,
     history: &History,
+    compare: &BTreeSet<TableId>,
     lake: &Lake,
     io: &Handle,
 ) -> Result<impl Iterator<Item = TableId> + use<>> {
@@ -23,11 +25,13 @@ pub(super) fn gone(
     for (index, dataset) in plan.datasets.iter().enumerate() {
         for table in [TableId::Rows(index), TableId::Quarantine(index)] {
             let wanted = matches!(table, TableId::Rows(_)) || dataset.quarantine.is_some();
-            if !wanted || !history.versions.contains_key(&table_key(plan, table)) {
-                continue;
-            }
+            let Some(version) = history.versions.get(&table_key(plan, table)).filter(|_| wanted) else { continue };
             let path = path(lake, dataset, table);
-            if io.block_on(Table::open(lake, &path))?.is_some() {
+            let found = io.block_on(Table::open(lake, &path))?;
+            if let Some(found) = found.filter(|x| dataset.replay_point || x.version() >= *version) {
+                if !compare.contains(&table) {
+                    io.block_on(found.unchanged_since(*version)).map_err(|e| e.dataset(dataset.label()))?;
+                }
                 continue;
             }
             if dataset.replay_point {

@@ -29,7 +29,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     // Scans start tasks of the runtime.
     let _context = io.enter();
-    let lake = io.block_on(Lake::open(&pipeline.storage))?;
+    let lake = match &options.lake {
+        Some(lake) => lake.clone(),
+        None => io.block_on(Lake::open(&pipeline.storage))?,
+    };
     let (log, history) = io.block_on(EpochLog::load(&lake))?;
     let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
     let plan = Arc::new(analyze(pipeline, &outside)?);
@@ -41,7 +44,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
+    let begin =
+        Start { compare: gone(&plan, &history, &begin.compare, &lake, io)?.chain(begin.compare).collect(), ..begin };
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
