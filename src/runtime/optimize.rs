@@ -61,7 +61,9 @@ pub fn optimize(pipeline: &Pipeline, vacuum: bool) -> Result<OptimizeReport> {
 fn all(pipeline: &Pipeline, vacuum: bool, io: &Handle) -> Result<OptimizeReport> {
     let lake = io.block_on(Lake::existing(&pipeline.storage))?;
     let (_, history) = io.block_on(EpochLog::load(&lake))?;
-    let plan = analyze(pipeline, &LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false })?;
+    let outside =
+        LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false, renamed: history.renamed.clone() };
+    let plan = analyze(pipeline, &outside)?;
     let mut report = OptimizeReport { pipeline: pipeline.name.clone(), tables: Vec::new() };
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {

@@ -7,11 +7,14 @@ use super::*;
 
 const KEYS: i64 = 25_000;
 
-fn versions(rows: impl Iterator<Item = (i64, i64, Option<i64>)>) -> RecordBatch {
+/// Key, start and end in hours.
+type Version = (i64, i64, Option<i64>);
+
+fn versions(rows: impl Iterator<Item = Version>) -> RecordBatch {
     let rows: Vec<_> = rows.collect();
     let text =
         |f: fn(i64) -> String| -> ArrayRef { Arc::new(rows.iter().map(|x| Some(f(x.0))).collect::<StringArray>()) };
-    let time = |f: fn(&(i64, i64, Option<i64>)) -> Option<i64>| -> ArrayRef {
+    let time = |f: fn(&Version) -> Option<i64>| -> ArrayRef {
         Arc::new(rows.iter().map(f).collect::<TimestampMicrosecondArray>().with_timezone("UTC"))
     };
     RecordBatch::try_from_iter_with_nullable([
