@@ -13,6 +13,7 @@ mod example;
 mod golden;
 mod oracle;
 mod outside;
+mod sink;
 mod spark_meaning;
 mod support;
 mod upstream;
