@@ -66,15 +66,21 @@ pub struct Complete {
     pub epoch: u64,
     /// Delta version of every table at its end.
     pub versions: BTreeMap<String, i64>,
+    /// Sources whose input was given back after all: a later epoch reads it.
+    pub returned: BTreeSet<String>,
+    /// Tables that are not what their definitions say, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
 }
 
-/// The end of an epoch whose changes are in no table; its sources are where they were.
+/// The end of an epoch that was given up; its sources are where they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// The epoch.
     pub epoch: u64,
     /// Why, for people.
     pub reason: String,
+    /// Tables that may hold a part of it, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
 }
 
 /// What the log says has happened: complete epochs, and the one that is open.
@@ -94,6 +100,8 @@ pub struct History {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// Tables that the last epochs have left other than their definitions say: they have to be set by comparison.
+    pub stray: BTreeSet<String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -119,6 +127,11 @@ impl History {
         self.open = Some(begin);
     }
 
+    fn abort(&mut self, abort: Abort) {
+        self.open = None;
+        self.stray.extend(abort.stray);
+    }
+
     fn complete(&mut self, begin: Begin, complete: Complete) {
         self.open = None;
         self.next = self.next.max(complete.epoch + 1);
@@ -126,8 +139,10 @@ impl History {
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
-        self.finished_once.extend(begin.once);
-        for (source, position) in begin.sources {
+        self.stray = complete.stray;
+        let returned = |source: &String| complete.returned.contains(source);
+        self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
@@ -149,6 +164,7 @@ struct Base {
     versions: BTreeMap<String, i64>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
+    stray: BTreeSet<String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -192,6 +208,7 @@ impl EpochLog {
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
+                stray: base.stray,
                 files: base.files,
                 delta: base.delta,
             };
@@ -217,7 +234,7 @@ impl EpochLog {
                         .filter(|x| x.epoch == *epoch)
                         .ok_or_else(|| wrong("its epoch has no beginning"))?;
                     if kind == ABORT {
-                        let _: Abort = read(lake, &folder, name).await?;
+                        history.abort(read(lake, &folder, name).await?);
                     } else {
                         let complete: Complete = read(lake, &folder, name).await?;
                         if complete.epoch != *epoch {
@@ -269,7 +286,7 @@ impl EpochLog {
     pub async fn abort(&mut self, abort: &Abort) -> Result<()> {
         self.opened(abort.epoch)?;
         self.write(abort.epoch, ABORT, abort).await?;
-        self.history.open = None;
+        self.history.abort(abort.clone());
         self.compact().await
     }
 
@@ -310,6 +327,7 @@ impl EpochLog {
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
+            stray: history.stray.clone(),
             files: history.files.clone(),
             delta: history.delta.clone(),
         };
@@ -397,7 +415,12 @@ mod tests {
     }
 
     fn complete(epoch: u64) -> Complete {
-        Complete { epoch, versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into() }
+        Complete {
+            epoch,
+            versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
+            returned: BTreeSet::new(),
+            stray: BTreeSet::new(),
+        }
     }
 
     async fn lake() -> (tempfile::TempDir, Lake) {
@@ -414,7 +437,7 @@ mod tests {
         log.begin(&begin(1, &["x", "y"])).await.unwrap();
         log.complete(&complete(1)).await.unwrap();
         log.begin(&begin(2, &["z"])).await.unwrap();
-        log.abort(&Abort { epoch: 2, reason: "no".into() }).await.unwrap();
+        log.abort(&Abort { epoch: 2, reason: "no".into(), stray: ["a".to_owned()].into() }).await.unwrap();
         log.begin(&begin(5, &["z"])).await.unwrap();
         let (again, history) = EpochLog::load(&lake).await.unwrap();
         assert_eq!(&history, log.history());

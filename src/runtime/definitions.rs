@@ -53,7 +53,9 @@ pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
 /// `FLOW_GONE` (user) if a replay point is now fed by a flow of another name: its rows would be read a second time.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
-    if history.last_complete.is_none() {
+    // What an open epoch has stored was made under its own definitions.
+    let open = history.open.as_ref().map(|begin| &begin.fingerprints);
+    if history.last_complete.is_none() && open.is_none() {
         return Ok(start);
     }
     let now = fingerprints(plan);
@@ -79,13 +81,14 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
         if dataset.stored == Stored::No {
             continue;
         }
-        let before = history.fingerprints.get(&dataset.label());
-        if before == Some(&dataset.fingerprint) {
+        let complete = history.last_complete.map(|_| &history.fingerprints);
+        let before: Vec<_> = complete.into_iter().chain(open).map(|all| all.get(&dataset.label())).collect();
+        if before.iter().all(|before| *before == Some(&dataset.fingerprint)) {
             continue;
         }
         if dataset.replay_point {
             // What it has stored stays; only the expectations are applied anew.
-            if before.is_some() {
+            if before.iter().flatten().any(|before| **before != dataset.fingerprint) {
                 start.rejudge.insert(index);
                 changed.insert(index);
             }
@@ -100,6 +103,12 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
         }
     }
     Ok(start)
+}
+
+/// The table that the log keeps under a name, if the plan has it.
+pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
+    let tables = (0..plan.datasets.len()).flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
+    tables.into_iter().find(|table| table_key(plan, *table) == key)
 }
 
 /// Names under which the log keeps the versions of tables.

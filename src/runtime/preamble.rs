@@ -8,9 +8,10 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
-use super::definitions::start;
+use super::definitions::{start, table_of};
 use super::outside::LakeOutside;
 use super::report::RunReport;
+use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
@@ -44,7 +45,9 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
+    let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
+    let compare = gone(&plan, &history, &lake, io)?.chain(begin.compare).chain(stray).collect();
+    let mut begin = Start { compare, ..begin };
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
@@ -62,6 +65,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         .help("restore _silverflow/epochs; without it everything would be read a second time"));
     }
     report.tables = describe(&plan, &lake, &history);
+    let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &begin.compare));
+    begin.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
     let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
@@ -84,7 +89,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         report,
         options,
     };
-    let outcome = supervisor.drive(&history, &mut backlog, &say);
+    let outcome = supervisor.drive(&history, resume, &mut backlog, &say);
     let ended = workers.stop();
     outcome?;
     ended?;
