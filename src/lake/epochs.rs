@@ -448,7 +448,24 @@ mod tests {
         assert_eq!(history.delta_position("t"), Some(1));
         assert_eq!(history.walls, [(1, 1001)].into());
         assert_eq!(history.finished_once, ["o".to_owned()].into());
+        assert_eq!(history.stray, ["a".to_owned()].into());
         drop(again);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn input_that_is_given_back_has_not_been_read() {
+        let (_folder, lake) = lake().await;
+        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
+        log.begin(&begin(1, &["x"])).await.unwrap();
+        let stray = BTreeSet::from(["b".to_owned()]);
+        let returned = BTreeSet::from(["raw".to_owned(), "o".to_owned()]);
+        log.complete(&Complete { returned, stray: stray.clone(), ..complete(1) }).await.unwrap();
+        let (_, history) = EpochLog::load(&lake).await.unwrap();
+        assert!(!history.has_seen("raw", "x") && history.finished_once.is_empty());
+        assert_eq!((history.delta_position("t"), &history.stray), (Some(1), &stray));
+        log.begin(&begin(2, &["x"])).await.unwrap();
+        log.complete(&complete(2)).await.unwrap();
+        assert!(log.history().stray.is_empty() && log.history().has_seen("raw", "x"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use silverflow::lake::Lake;
 use silverflow::lake::faults::Step;
 use silverflow::runtime::RunOptions;
 
-use crate::faults::{Death, EACCES, EIO, ENOSPC, Image, Journal, Trouble};
+use crate::faults::{Death, EACCES, EIO, ENOSPC, Image, Journal, Steps, Trouble};
 use crate::support::{Dice, Project, difference};
 
 const TABLES: [&str; 5] = ["products", "orders", "orders_quarantine", "waiting", "history"];
@@ -131,6 +131,10 @@ fn check_states(project: &Project, states: &[Image], expected: &Contents) {
         if let Some(wrong) = wrong_after(project, 1 + i % 2, expected) {
             panic!("state {i} of {}: {wrong}\nit was:{}", states.len(), state.describe());
         }
+        // The judge costs as much as the run.
+        if i % 4 == 0 {
+            project.assert_clean(&format!("state {i} of {}", states.len()));
+        }
     }
 }
 
@@ -221,7 +225,7 @@ fn a_store_that_dies_under_a_run_ends_it_with_an_external_error() {
 #[test]
 fn a_storage_that_refuses_is_an_external_error_and_the_next_run_goes_on() {
     let expected = uninterrupted(false);
-    let troubles: [(&str, fn(Step<'_>) -> bool, i32); 6] = [
+    let troubles: [(&str, Steps, i32); 6] = [
         (
             "a full disk",
             |step| matches!(step, Step::Write(path, _) if path.extension().is_some_and(|x| x == "parquet")),

@@ -58,10 +58,13 @@ impl Faults for Death {
     fn after(&self, _: Step<'_>) {}
 }
 
+/// Some of the steps.
+pub(crate) type Steps = fn(Step<'_>) -> bool;
+
 /// Lets some steps fail for a while.
 pub(crate) struct Trouble {
     /// Which steps.
-    pub(crate) steps: fn(Step<'_>) -> bool,
+    pub(crate) steps: Steps,
     /// As the operating system numbers it.
     pub(crate) error: i32,
     /// How often.
@@ -83,7 +86,7 @@ pub(crate) const EIO: i32 = 5;
 
 impl Trouble {
     /// The next `times` of these steps end with this error.
-    pub(crate) fn new(steps: fn(Step<'_>) -> bool, error: i32, times: usize) -> Trouble {
+    pub(crate) fn new(steps: Steps, error: i32, times: usize) -> Trouble {
         Trouble { steps, error, times: AtomicUsize::new(times) }
     }
 }
