@@ -45,7 +45,7 @@ pub enum Position {
 }
 
 /// The start of an epoch, durable before any of its data is read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// The epoch.
     pub epoch: u64,
@@ -57,6 +57,19 @@ pub struct Begin {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished when the epoch is complete.
     pub once: Vec<String>,
+    /// What fingerprints are made of, by dataset or flow and part; those that were logged before are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources that are read from their beginning again: all that was read of them before is replaced by what the epoch
+    /// reads.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forgotten: BTreeSet<String>,
+    /// Sources whose flow is gone for good.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub renamed: BTreeMap<String, String>,
 }
 
 /// The end of an epoch whose changes are in every table.
@@ -102,6 +115,12 @@ pub struct History {
     pub finished_once: BTreeSet<String>,
     /// Tables that the last epochs have left other than their definitions say: they have to be set by comparison.
     pub stray: BTreeSet<String>,
+    /// What fingerprints are made of, by dataset or flow and part.
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources whose flow is gone for good.
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -140,7 +159,15 @@ impl History {
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
         self.stray = complete.stray;
+        self.parts.extend(begin.parts);
+        self.dropped.extend(begin.dropped);
+        self.renamed.extend(begin.renamed);
         let returned = |source: &String| complete.returned.contains(source);
+        for source in begin.forgotten.iter().filter(|source| !returned(source)) {
+            self.files.remove(source);
+            self.delta.remove(source);
+            self.finished_once.remove(source);
+        }
         self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
         for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
@@ -165,6 +192,9 @@ struct Base {
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
     stray: BTreeSet<String>,
+    parts: BTreeMap<String, BTreeMap<String, String>>,
+    dropped: BTreeSet<String>,
+    renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -209,6 +239,9 @@ impl EpochLog {
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
                 stray: base.stray,
+                parts: base.parts,
+                dropped: base.dropped,
+                renamed: base.renamed,
                 files: base.files,
                 delta: base.delta,
             };
@@ -328,6 +361,9 @@ impl EpochLog {
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
             stray: history.stray.clone(),
+            parts: history.parts.clone(),
+            dropped: history.dropped.clone(),
+            renamed: history.renamed.clone(),
             files: history.files.clone(),
             delta: history.delta.clone(),
         };
@@ -411,6 +447,7 @@ mod tests {
             .into(),
             fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
             once: if epoch == 1 { vec!["o".into()] } else { vec![] },
+            ..Begin::default()
         }
     }
 
