@@ -8,8 +8,10 @@
 mod cases;
 mod cli;
 mod convergence;
+mod crash;
 mod definitions;
 mod example;
+mod faults;
 mod golden;
 mod oracle;
 mod outside;
