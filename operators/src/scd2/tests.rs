@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::event::Upsert;
-use crate::testing::{Feed, Random, add, check, draw_change, losers, once, random_feed, run, totals, winners};
+use crate::testing::{Feed, Random, add, carried, check, draw_change, losers, once, random_feed, run, totals, winners};
 
 fn row(text: impl AsRef<[u8]>) -> Row {
     Row::from(text.as_ref())
@@ -91,11 +91,11 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let mut output: Feed<(Row, Version)> = Vec::new();
         for (epoch, updates) in feed.iter().enumerate() {
             if epoch == epochs / 2 {
-                let bytes = states[0].snapshot().unwrap();
+                let snapshot = carried(&states[0].snapshot());
                 states = (0..2u64)
                     .map(|shard| {
                         let mut state = Scd2State::with_overlay(16);
-                        state.restore(&bytes, |key| stable_hash(key) % 2 == shard).unwrap();
+                        state.restore(&snapshot, &|hash| hash % 2 == shard).unwrap();
                         state
                     })
                     .collect();
