@@ -4,6 +4,7 @@
 //! a [`Table`] takes the exact changes of an epoch and applies them, an [`EpochLog`] keeps what was read and decided.
 //! Everything async needs a multi-threaded tokio runtime.
 
+mod changes;
 mod commit;
 mod compact;
 mod compare;
@@ -27,6 +28,7 @@ mod tests;
 pub mod types;
 mod vector;
 
+pub use changes::ChangeStream;
 pub use commit::{Commit, Committed};
 pub use compact::Maintained;
 pub use compare::{Comparison, Mismatch};

@@ -16,23 +16,31 @@ use crate::lake::{History, Table};
 use crate::plan::Plan;
 
 /// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
-/// not there are passed over.
+/// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
+/// what has changed since. Says how many rows that were.
 pub fn hydrate<'t>(
     plan: &Plan,
     start: &Start,
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
+    base: Option<&BTreeMap<String, i64>>,
     mail: &Mail,
     io: &Handle,
-) -> Result<()> {
+) -> Result<u64> {
+    let mut sent = 0;
     if start.hydrated == 0 {
-        return Ok(());
+        return Ok(sent);
     }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         let rejudge = start.rejudge.contains(&index);
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
             let Some(table) = table(id) else { continue };
-            let Some(version) = history.versions.get(&table_key(plan, id)) else { continue };
+            let key = table_key(plan, id);
+            let Some(version) = history.versions.get(&key) else { continue };
+            let since = base.and_then(|versions| versions.get(&key).copied());
+            if since == Some(*version) {
+                continue;
+            }
             let (inlet, schema) = match id {
                 TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
                 TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
@@ -44,16 +52,17 @@ pub fn hydrate<'t>(
             let hydration = Hydration {
                 table,
                 version: Some(*version),
+                since,
                 only: None,
                 inlet,
                 epoch: start.hydrated,
                 schema,
                 wall: dataset.wall,
             };
-            hydration.send(&history.walls, mail, io)?;
+            sent += hydration.send(&history.walls, mail, io)?;
         }
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// Stored rows on their way to an inlet.
@@ -62,6 +71,8 @@ pub struct Hydration<'a> {
     pub table: &'a Table,
     /// As of this version; the newest if absent.
     pub version: Option<i64>,
+    /// Only what has changed after this version, rows that went included.
+    pub since: Option<i64>,
     /// Only rows that arrived in this epoch, if given.
     pub only: Option<u64>,
     /// Where they go.
@@ -78,13 +89,15 @@ impl Hydration<'_> {
     /// Sends the rows.
     pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
-        let mut rows = match self.version {
-            Some(version) => io.block_on(self.table.scan_at(version))?,
-            None => self.table.scan(),
+        let version = self.version.unwrap_or(self.table.version());
+        let mut rows = match self.since {
+            Some(since) => io.block_on(self.table.changes(since, version))?,
+            None => io.block_on(self.table.scan_at(version))?.map(|rows| Ok((rows?, 1))).boxed(),
         };
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {
-            for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
+            let (batch, diff) = batch?;
+            for (arrived, part) in by_arrival(&batch).map_err(wrong)? {
                 if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
                     continue;
                 }
@@ -100,7 +113,8 @@ impl Hydration<'_> {
                 }
                 sent += part.num_rows() as u64;
                 next += 1;
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None };
+                let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

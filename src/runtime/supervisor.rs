@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::Backlog;
+use super::checkpoint::{Base, Checkpoints};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper};
@@ -39,6 +40,9 @@ pub(super) struct Supervisor<'a> {
     pub(super) tables: Tables,
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
+    pub(super) checkpoints: Checkpoints,
+    /// What the operators have begun with.
+    pub(super) base: Option<Base>,
     pub(super) report: RunReport,
     pub(super) options: &'a RunOptions,
 }
@@ -46,7 +50,6 @@ pub(super) struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
     pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
-        self.hydrate(history)?;
         if let Some(open) = history.open.clone() {
             self.finish(open, say)?;
             // What the open epoch read is behind it now.
@@ -56,16 +59,24 @@ impl Supervisor<'_> {
         while !backlog.is_empty() || !self.compare.is_empty() {
             let share = backlog.take();
             self.epoch(share, say)?;
+            self.checkpoint(false, say)?;
         }
-        Ok(())
+        self.checkpoint(true, say)
     }
 
     /// Brings the operators to the end of the last complete epoch, without any output.
-    fn hydrate(&mut self, history: &History) -> Result<()> {
+    pub(super) fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
+        let base = self.base.as_ref().map(|base| &base.versions);
+        let tables = |table| self.tables.get(table);
+        let rows = hydrate(&self.plan, &self.begin, history, tables, base, &self.mail, &self.io)?;
+        self.checkpoints.grown(rows);
+        self.report.replayed = rows;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
+        if let Some(state) = self.begin.state.take() {
+            state.release();
+        }
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
             return Err(error.help("rows that were stored before do not fit the definitions of now"));
         }
@@ -131,6 +142,7 @@ impl Supervisor<'_> {
                 let hydration = Hydration {
                     table: &table,
                     version: None,
+                    since: None,
                     only: Some(epoch),
                     inlet,
                     epoch,
