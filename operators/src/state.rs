@@ -164,6 +164,18 @@ impl<O: Order> KeyedState<O> {
         self.overlay.contains(&key) || self.segments.iter().any(|segment| segment.find(key.hash, &key.key).is_some())
     }
 
+    /// The `limit` least live entries of `key`; fewer if there are not as many.
+    #[must_use]
+    pub fn least(&self, key: &Row, limit: usize) -> Vec<Entry<'_>> {
+        let key = HashedKey::new(key);
+        let stored = self.segments.iter().filter_map(|segment| Some((segment, segment.find(key.hash, &key.key)?)));
+        let stored = stored.flat_map(|(segment, span)| span.map(|i| segment.entry(i)).filter(alive).take(limit));
+        let mut least: Vec<Entry<'_>> = self.overlay.entries(&key).filter(alive).take(limit).chain(stored).collect();
+        least.sort_by(|a, b| O::compare(a.order, b.order));
+        least.truncate(limit);
+        least
+    }
+
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
@@ -275,6 +287,10 @@ impl<O: Order> KeyedState<O> {
         }
         self.size.decayed = true;
     }
+}
+
+fn alive(entry: &Entry<'_>) -> bool {
+    entry.count > 0
 }
 
 /// A sorted run for [`KeyedState::load`].

@@ -12,7 +12,7 @@ use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper};
+use super::definitions::{fingerprints, keeper, table_key};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
 use super::report::RunReport;
@@ -128,7 +128,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Rows of an interrupted epoch that its replay point holds already.
+    /// What an interrupted epoch has changed in its replay point already. Where expectations have changed since, stored rows
+    /// have been judged again as they are, and only those that came with the epoch are missing.
     fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
@@ -139,11 +140,13 @@ impl Supervisor<'_> {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
+                let since = self.versions.get(&table_key(&self.plan, id)).copied();
+                let since = since.filter(|_| !self.begin.rejudge.contains(&at));
                 let hydration = Hydration {
                     table: &table,
                     version: None,
-                    since: None,
-                    only: Some(epoch),
+                    since,
+                    only: since.is_none().then_some(epoch),
                     inlet,
                     epoch,
                     schema: Arc::clone(schema),

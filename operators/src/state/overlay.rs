@@ -71,6 +71,11 @@ impl Overlay {
         self.keys.keys().map(|key| &key.key)
     }
 
+    /// The entries of `key`, in order.
+    pub(super) fn entries(&self, key: &HashedKey) -> impl Iterator<Item = Entry<'_>> {
+        self.keys.get(key).into_iter().flatten().map(|cell| self.entry(cell))
+    }
+
     /// Takes the cells of `key` out of their place, if there is one.
     pub(super) fn take(&mut self, key: &HashedKey) -> Option<Vec<Cell>> {
         self.keys.get_mut(key).map(std::mem::take)

@@ -38,12 +38,14 @@ fn owned(entry: Option<Entry<'_>>) -> Owned {
 }
 
 fn check_key<O: Model>(state: &mut KeyedState<O>, model: &Reference, key: &Row, order: &[u8]) {
+    let least: Vec<Owned> = state.least(key, 3).into_iter().map(|entry| owned(Some(entry))).collect();
     let at = state.at(key);
     let all: Vec<_> = model.range((key.to_vec(), vec![])..).take_while(|(k, _)| k.0 == key.to_vec()).collect();
     let rank = O::rank(order);
     let live = |keep: &dyn Fn(&Vec<u8>) -> bool| -> Vec<Owned> {
         all.iter().filter(|(k, v)| v.2 > 0 && keep(&k.1)).map(|(_, v)| Some((*v).clone())).collect()
     };
+    assert_eq!(least, live(&|_| true).into_iter().take(3).collect::<Vec<_>>());
     let exact = all.iter().find(|(k, _)| k.1 == rank).map(|(_, v)| (*v).clone());
     assert_eq!(owned(at.get(order)), exact);
     assert_eq!(owned(at.first()), live(&|_| true).first().cloned().flatten());
