@@ -12,7 +12,7 @@ use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper, table_key};
+use super::definitions::{fingerprints, keeper, parts, table_key};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
 use super::report::RunReport;
@@ -170,6 +170,8 @@ impl Supervisor<'_> {
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
             fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
+            parts: parts(&self.plan, self.log.history()),
+            ..Begin::default()
         };
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);
