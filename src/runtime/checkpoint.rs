@@ -69,6 +69,8 @@ pub struct Checkpoints {
     rows: u64,
     epochs: u64,
     last: Instant,
+    /// There is a checkpoint that the next run could begin with.
+    exists: bool,
     writing: Option<JoinHandle<Result<Written>>>,
 }
 
@@ -88,6 +90,7 @@ impl Checkpoints {
             rows: 0,
             epochs: 0,
             last: Instant::now(),
+            exists: false,
             writing: None,
         })
     }
@@ -116,6 +119,7 @@ impl Checkpoints {
         match io.block_on(store.find(fits, warn)) {
             Ok(found) => found.map(|found| {
                 self.epochs = last - found.manifest.epoch;
+                self.exists = true;
                 tracing::debug!(epoch = found.manifest.epoch, bytes = found.bytes, "checkpoint");
                 let Manifest { epoch, versions, .. } = found.manifest;
                 (Base { epoch, versions }, found.state)
@@ -137,10 +141,12 @@ impl Checkpoints {
         self.epochs += 1;
     }
 
-    /// Whether it is worth it: now that the run ends, or while it goes on.
+    /// Whether it is worth it: now that the run ends, or while it goes on. Where there is one already, a run does not end
+    /// without the next: it costs what has changed, and without it the next run would begin to pay for this one.
     fn due(&self, ending: bool) -> bool {
         let grown = self.rows >= self.policy.rows || self.epochs >= EPOCHS;
-        grown && (ending || (self.last.elapsed() >= self.policy.interval && self.idle()))
+        (grown || (ending && self.exists && self.epochs > 0))
+            && (ending || (self.last.elapsed() >= self.policy.interval && self.idle()))
     }
 
     fn idle(&self) -> bool {
@@ -154,7 +160,7 @@ impl Checkpoints {
             Ok(mut store) => io.block_on(store.write(manifest, &states)),
             Err(_) => Err(Error::internal("an earlier checkpoint panicked")),
         }));
-        (self.rows, self.epochs, self.last) = (0, 0, Instant::now());
+        (self.rows, self.epochs, self.last, self.exists) = (0, 0, Instant::now(), true);
         Ok(())
     }
 
@@ -231,6 +237,7 @@ impl Supervisor<'_> {
         say(&format!("the checkpoint of epoch {} cannot be used: {error}", base.epoch));
         self.begin.state = None;
         self.report.checkpoint = None;
+        self.checkpoints.exists = false;
         true
     }
 

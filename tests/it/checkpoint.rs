@@ -113,6 +113,16 @@ impl Pair<'_> {
         TABLES.iter().map(|table| (*table, self.rows(table))).collect()
     }
 
+    fn checkpoint_of(&self, epoch: u64) -> PathBuf {
+        self.project.path(format!("lakehouse/_silverflow/checkpoints/{epoch:020}.json"))
+    }
+
+    /// The epochs of which there are checkpoints.
+    fn epochs(&self) -> Vec<u64> {
+        let manifests = self.checkpoints().into_iter().filter(|path| path.extension().unwrap() == "json");
+        manifests.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect()
+    }
+
     fn checkpoints(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.project.path("lakehouse/_silverflow/checkpoints")) else {
             return Vec::new();
@@ -172,41 +182,44 @@ fn begins_where_an_earlier_run_ended_and_goes_on_as_if_it_had_read_everything() 
         let prices = prices();
         let (with, without) = (Pair::new(&prices), Pair::new(&prices));
         without.configure(None);
-        let (mut begun, mut replayed, mut last) = (0, (0, 0), None);
+        with.configure(Some(0));
+        let (mut begun, mut replayed, mut last_epoch) = (0, (0, 0), None);
         for batch in 0..9 {
             land(&mut dice, batch, &[&with, &without]);
-            // Now and then a run ends without a checkpoint, and the next one has more to catch up with.
-            let takes = !dice.once_in(3);
-            with.configure(takes.then_some(0));
+            let newest = with.epochs().last().copied();
             let (report, lines) = with.run(1 + dice.below(4));
             let (plain, _) = without.run(1);
-            let context = format!("seed {seed}, batch {batch}");
-            assert_eq!(
-                report.checkpoint.is_some(),
-                last.is_some() && !report.epochs.is_empty(),
-                "{context}: {lines:?}"
-            );
-            assert!(plain.checkpoint.is_none() && without.checkpoints().is_empty(), "{context}");
-            assert!(lines.iter().all(|line| !line.contains("checkpoint")), "{context}: {lines:?}");
-            begun += usize::from(report.checkpoint.is_some());
-            if report.checkpoint.is_some() {
-                replayed = (replayed.0 + report.replayed, replayed.1 + plain.replayed);
-                if report.checkpoint == last {
-                    assert_eq!((report.checkpoint, report.replayed), (last, 0), "{context}");
-                }
+            let context = format!("seed {seed}, batch {batch}: {lines:?}");
+            if !report.epochs.is_empty() {
+                assert_eq!(report.checkpoint, newest, "{context}");
+                assert_eq!(with.epochs().last().copied(), report.last_epoch, "{context}");
             }
-            if takes && !report.epochs.is_empty() {
-                last = report.last_epoch;
-                assert!(!with.checkpoints().is_empty(), "{context}");
-            } else if !report.epochs.is_empty() {
-                last = last.map(|_| u64::MAX);
+            assert!(plain.checkpoint.is_none() && without.checkpoints().is_empty(), "{context}");
+            assert!(lines.iter().all(|line| !line.contains("checkpoint")), "{context}");
+            if report.checkpoint.is_some() {
+                begun += 1;
+                replayed = (replayed.0 + report.replayed, replayed.1 + plain.replayed);
+                assert!(report.checkpoint != last_epoch || report.replayed == 0, "{context}");
+            }
+            last_epoch = report.last_epoch;
+            // As if the run had been killed before its checkpoint was there: the next one has more to catch up with.
+            let epochs = with.epochs();
+            if epochs.len() > 1 && dice.once_in(2) {
+                fs::remove_file(with.checkpoint_of(epochs[epochs.len() - 1])).unwrap();
             }
             // Some tables after each batch; what differs once differs to the end.
             for table in TABLES.iter().filter(|_| batch == 8 || dice.once_in(4)) {
                 assert_rows(&format!("{context}, {table}"), &with.rows(table), &without.rows(table));
             }
         }
-        assert!(begun >= 4 && replayed.0 * 4 < replayed.1, "seed {seed}: {begun} runs began with one, {replayed:?}");
+        assert!(
+            begun >= 4 && replayed.0 > 0,
+            "seed {seed}: {begun} runs began with one and caught up with {replayed:?}"
+        );
+        assert!(
+            replayed.0 * 3 < replayed.1,
+            "seed {seed}: {begun} runs began with one and read {replayed:?} rows back"
+        );
     }
 }
 
