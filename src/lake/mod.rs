@@ -5,6 +5,7 @@
 //! Everything async needs a multi-threaded tokio runtime.
 
 mod change;
+mod changes;
 mod commit;
 mod compact;
 mod compare;
@@ -37,6 +38,7 @@ mod upkeep;
 mod vacuum;
 mod vector;
 
+pub use changes::ChangeStream;
 pub use commit::{Commit, Committed};
 pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::checkpoint::Checkpoints;
 use super::definitions::{recompute, refuse, start, table_of};
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -76,7 +77,11 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &begin, options, &events_out)?;
+    let mut checkpoints = Checkpoints::new(pipeline, &lake)?;
+    let (base, state) = checkpoints.find(&plan, &begin, &history, io, &say).unzip();
+    report.checkpoint = base.as_ref().map(|base| base.epoch);
+    let begin = Start { state: state.map(Arc::new), ..begin };
+    let mut workers = Workers::start(&plan, &begin, options, &events_out)?;
     let mut supervisor = Supervisor {
         plan,
         begin,
@@ -92,10 +97,22 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         tables,
         commits_out,
         commits,
+        checkpoints,
+        base,
         report,
         options,
     };
-    let outcome = supervisor.drive(&history, resume, &mut backlog, &say);
+    let mut outcome = supervisor.hydrate(&history);
+    if let Err(error) = &outcome
+        && supervisor.abandons_checkpoint(error, &say)
+    {
+        let _ = workers.stop();
+        supervisor.events.try_iter().for_each(drop);
+        workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+        supervisor.mail = workers.mail();
+        outcome = supervisor.hydrate(&history);
+    }
+    let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, &say));
     let ended = workers.stop();
     outcome?;
     ended?;
