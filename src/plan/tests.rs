@@ -93,6 +93,7 @@ fn show(node: &Node, plan: &Plan) -> String {
             format!("union({})", inputs.iter().map(|n| show(n, plan)).collect::<Vec<_>>().join(", "))
         }
         Node::Distinct { input, .. } => format!("distinct({})", show(input, plan)),
+        Node::Clock { input, .. } => format!("clock({})", show(input, plan)),
         Node::Match(m) => {
             let kind = match m.kind {
                 MatchKind::Left => "left",

@@ -53,6 +53,9 @@ pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
 /// `FLOW_GONE` (user) if a replay point is now fed by a flow of another name: its rows would be read a second time.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
+    // Where the clock releases rows, those that are stored pass it again.
+    let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
+    start.rejudge.extend(timed.map(|(index, _)| index));
     if history.last_complete.is_none() {
         return Ok(start);
     }

@@ -100,7 +100,7 @@ impl Hydration<'_> {
                 }
                 sent += part.num_rows() as u64;
                 next += 1;
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None };
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None, pairs: false };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

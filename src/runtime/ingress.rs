@@ -175,7 +175,7 @@ impl Deal<'_> {
             return Ok(());
         }
         let rows = add_wall(&rows, self.ingress.wall_micros).map_err(wrong)?;
-        let mut batch = Batch { epoch: self.ingress.epoch, arrived, rows, diffs: diffs.map(Into::into) };
+        let mut batch = Batch { epoch: self.ingress.epoch, arrived, rows, diffs: diffs.map(Into::into), pairs: false };
         if let Some(diffs) = &batch.diffs {
             let mask = diffs.iter().map(|d| Some(*d != 0)).collect();
             batch = batch.filter(&mask).map_err(wrong)?;

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
+use super::clock::RunClock;
 use super::definitions::start;
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -42,7 +43,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
     let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
+    let clock = RunClock::new(&history, options);
+    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() && !clock.is_due() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
             Tables::open(&plan, &lake, &history, io)?;
@@ -69,6 +71,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         compare,
         log,
         walls: history.walls.clone(),
+        clock,
         versions: history.versions.clone(),
         lake,
         io: io.clone(),

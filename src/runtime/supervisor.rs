@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::Backlog;
+use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper};
@@ -30,6 +30,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
     pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
     pub(super) io: Handle,
@@ -53,7 +54,7 @@ impl Supervisor<'_> {
             let history = self.log.history().clone();
             *backlog = Backlog::find(&self.plan, &history, &self.io)?;
         }
-        while !backlog.is_empty() || !self.compare.is_empty() {
+        while !backlog.is_empty() || !self.compare.is_empty() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
         }
@@ -63,6 +64,9 @@ impl Supervisor<'_> {
     /// Brings the operators to the end of the last complete epoch, without any output.
     fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
+        if let Some(wall) = self.walls.get(&epoch) {
+            self.mail.wall(epoch, *wall);
+        }
         hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
@@ -103,6 +107,7 @@ impl Supervisor<'_> {
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
+        self.mail.wall(epoch, open.wall_micros);
         for index in stored.iter().copied() {
             self.replay_stored(index, epoch)?;
         }
@@ -121,10 +126,13 @@ impl Supervisor<'_> {
     fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
-        for (id, inlet, schema) in [
-            (TableId::Rows(at), Inlet::Rows(at), Some(&dataset.schema)),
-            (TableId::Quarantine(at), Inlet::Quarantine(at), dataset.quarantine.as_ref()),
-        ] {
+        let quarantine = match dataset.quarantine.as_ref() {
+            Some(_) if self.begin.rejudge.contains(&at) => (Inlet::Rows(at), Some(&dataset.schema)),
+            schema => (Inlet::Quarantine(at), schema),
+        };
+        for (id, (inlet, schema)) in
+            [(TableId::Rows(at), (Inlet::Rows(at), Some(&dataset.schema))), (TableId::Quarantine(at), quarantine)]
+        {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
@@ -147,7 +155,7 @@ impl Supervisor<'_> {
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
         let past = self.tables.epochs.values().copied().flatten().max().unwrap_or(0);
         let epoch = self.log.history().next.max(past + 1).max(1);
-        let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
+        let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
         let begin = Begin {
             epoch,
@@ -182,6 +190,7 @@ impl Supervisor<'_> {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        self.mail.wall(epoch, wall_micros);
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
