@@ -15,6 +15,7 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
 mod preamble;
 mod query;
@@ -22,6 +23,7 @@ mod report;
 mod settle;
 mod supervisor;
 mod tables;
+mod verify;
 mod worker;
 
 use chrono::{DateTime, Utc};
@@ -31,8 +33,10 @@ use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
+pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
@@ -47,6 +51,9 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// The pipeline's storage, opened before; for tests of its failures.
+    #[doc(hidden)]
+    pub lake: Option<Lake>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -54,7 +61,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, progress: None, lake: None, before_epoch: None }
     }
 }
 

@@ -30,7 +30,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     // Scans start tasks of the runtime.
     let _context = io.enter();
-    let lake = io.block_on(Lake::open(&pipeline.storage))?;
+    let lake = match &options.lake {
+        Some(lake) => lake.clone(),
+        None => io.block_on(Lake::open(&pipeline.storage))?,
+    };
     let (log, history) = io.block_on(EpochLog::load(&lake))?;
     let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
     let plan = Arc::new(analyze(pipeline, &outside)?);

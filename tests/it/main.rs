@@ -16,3 +16,4 @@ mod outside;
 mod spark_meaning;
 mod support;
 mod verdicts;
+mod verify;
