@@ -1,5 +1,8 @@
 //! Rows whose meaning changes as the clock goes on: batches to the clock operator, and back.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

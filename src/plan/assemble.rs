@@ -383,8 +383,10 @@ fn read_rules(
 ) -> Result<Vec<Live>> {
     let mut all = Vec::with_capacity(draft.rules.len());
     for rule in &draft.rules {
-        let found = if once && (!replay_point || rule.action == Action::Drop) {
-            let found = Live::arrival(&rule.condition);
+        let once = once && (!replay_point || rule.action == Action::Drop);
+        let found =
+            live(&rule.condition, &rule.columns, zone, once).map_err(|e| from_datafusion(e, &rule.span, None))?;
+        if once {
             if found.at_arrival && rule.action == Action::Drop {
                 lints.push(PlanLint {
                     code: "CLOCK_DROP_IS_FINAL",
@@ -396,14 +398,9 @@ fn read_rules(
                     span: rule.span.clone(),
                 });
             }
-            found
-        } else {
-            let found = live(&rule.condition, &rule.columns, zone).map_err(|e| from_datafusion(e, &rule.span, None))?;
-            if found.is_partial() {
-                lints.push(read_once(false, &rule.span));
-            }
-            found
-        };
+        } else if found.is_partial() {
+            lints.push(read_once(false, &rule.span));
+        }
         all.push(found);
     }
     Ok(all)
@@ -424,7 +421,7 @@ struct FlowClock<'a> {
 
 impl FlowClock<'_> {
     fn read(&mut self, expr: &Expr) -> datafusion::common::Result<Expr> {
-        let found = live(expr, &self.parts.columns, self.zone)?;
+        let found = live(expr, &self.parts.columns, self.zone, false)?;
         self.boundaries.extend(found.boundaries);
         self.at_arrival |= found.at_arrival;
         Ok(found.expr)

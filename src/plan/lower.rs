@@ -13,7 +13,7 @@ use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
 use super::clock::{bind_clock, reads_clock};
 use super::context::config;
-use super::moments::{Boundary, Live, live};
+use super::moments::{Boundary, live};
 use super::query::from_datafusion;
 use super::schema::{WALL_COLUMN, is_hidden, with_now, with_wall};
 use super::spark::checked;
@@ -123,11 +123,7 @@ impl Lowering<'_> {
     fn read(&mut self, exprs: &[Expr], columns: &DFSchema) -> Result<Reads> {
         let mut reads = Reads { exprs: Vec::with_capacity(exprs.len()), boundaries: Vec::new(), at_arrival: false };
         for expr in exprs {
-            let found = if self.once {
-                Live::arrival(expr)
-            } else {
-                live(expr, columns, &self.zone).map_err(|e| self.wrong(e))?
-            };
+            let found = live(expr, columns, &self.zone, self.once).map_err(|e| self.wrong(e))?;
             if found.is_partial() {
                 self.lints.push(read_once(self.once, self.span));
             }

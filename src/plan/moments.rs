@@ -119,19 +119,15 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// An expression that reads the clock at arrival, if at all.
-    pub(super) fn arrival(expr: &Expr) -> Live {
-        Live { expr: expr.clone(), boundaries: Vec::new(), at_arrival: reads_clock(expr) }
-    }
-
     /// Whether some condition is evaluated once although it might change.
     pub(super) fn is_partial(&self) -> bool {
         self.at_arrival && !is_reading(&self.expr)
     }
 }
 
-/// Finds the conditions in `expr`, over columns `schema`, whose changes can be foretold.
-pub(super) fn live(expr: &Expr, schema: &DFSchema, zone: &Arc<str>) -> Result<Live> {
+/// Finds the conditions in `expr`, over columns `schema`, whose changes can be foretold. With `once` they are read at
+/// arrival all the same.
+pub(super) fn live(expr: &Expr, schema: &DFSchema, zone: &Arc<str>, once: bool) -> Result<Live> {
     let finder = Finder { schema, zone };
     let mut boundaries = Vec::new();
     let found = expr.clone().transform_down(|e| {
@@ -141,12 +137,15 @@ pub(super) fn live(expr: &Expr, schema: &DFSchema, zone: &Arc<str>) -> Result<Li
         }
         match finder.condition(&e, &mut boundaries) {
             Some(condition) => {
-                let bound = bind_clock(condition, NOW_COLUMN, zone)?;
+                let bound = if once { condition } else { bind_clock(condition, NOW_COLUMN, zone)? };
                 Ok(Transformed::new(bound, true, TreeNodeRecursion::Jump))
             }
             None => Ok(Transformed::no(e)),
         }
     })?;
+    if once {
+        boundaries.clear();
+    }
     let at_arrival = reads_clock(&found.data);
     Ok(Live { expr: found.data, boundaries, at_arrival })
 }

@@ -47,8 +47,14 @@ CREATE STREAMING TABLE customers AS SELECT * FROM STREAM read_files('/landing/cu
 
 /// The plan of a pipeline over the tables `orders` and `customers`.
 pub(crate) fn plan(sql: &str) -> Result<Plan> {
+    plan_in("UTC", sql)
+}
+
+/// The same with a session time zone.
+pub(crate) fn plan_in(zone: &str, sql: &str) -> Result<Plan> {
     let text = format!("{BRONZE}{sql}");
-    let settings = Settings { storage: "/lake".to_owned(), ..Settings::default() };
+    let configuration = [("spark.sql.session.timeZone".to_owned(), zone.to_owned())].into();
+    let settings = Settings { storage: "/lake".to_owned(), configuration, ..Settings::default() };
     analyze(&load_sql(&[("p.sql", &text)], &settings)?.pipeline, &Declared)
 }
 

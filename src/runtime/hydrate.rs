@@ -28,6 +28,9 @@ pub fn hydrate<'t>(
     if start.hydrated == 0 {
         return Ok(());
     }
+    if let Some(wall) = history.walls.get(&start.hydrated) {
+        mail.wall(start.hydrated, *wall);
+    }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         let rejudge = start.rejudge.contains(&index);
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {

@@ -85,7 +85,6 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         commits_out,
         commits,
         report,
-        options,
     };
     let outcome = supervisor.drive(&history, &mut backlog, &say);
     let ended = workers.stop();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::Backlog;
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
@@ -23,7 +22,7 @@ use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
 use crate::plan::{Plan, SourceKind};
 
 /// One run: its actors, its log, and what it has come to.
-pub(super) struct Supervisor<'a> {
+pub(super) struct Supervisor {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
     /// Tables to be set by comparison in the next epoch that is cut.
@@ -41,10 +40,9 @@ pub(super) struct Supervisor<'a> {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) report: RunReport,
-    pub(super) options: &'a RunOptions,
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
     pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
         self.hydrate(history)?;
@@ -64,9 +62,6 @@ impl Supervisor<'_> {
     /// Brings the operators to the end of the last complete epoch, without any output.
     fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        if let Some(wall) = self.walls.get(&epoch) {
-            self.mail.wall(epoch, *wall);
-        }
         hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
