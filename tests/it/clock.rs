@@ -36,7 +36,7 @@ CREATE STREAMING TABLE current (
 CREATE FLOW c AS AUTO CDC INTO current FROM STREAM(raw) KEYS (id) APPLY AS DELETE WHEN op = 'D' AND due <= current_date()
 SEQUENCE BY at COLUMNS * EXCEPT (op) STORED AS SCD TYPE 1;
 
-CREATE STREAMING TABLE late_versions AS
+CREATE MATERIALIZED VIEW late_versions AS
 SELECT id, status, due < current_date() AS late FROM history WHERE __END_AT IS NULL;
 ";
 
