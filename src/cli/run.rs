@@ -24,6 +24,9 @@ pub(super) struct Run {
     /// Fix the wall clock: an ISO 8601 date or timestamp, UTC if it has no zone.
     #[arg(long, value_name = "TIMESTAMP", value_parser = wall)]
     wall: Option<DateTime<Utc>>,
+    /// Stop, with nothing done, if a table would be computed anew because its definition has changed.
+    #[arg(long)]
+    no_recompute: bool,
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -55,6 +58,7 @@ impl Run {
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
+            recompute: !self.no_recompute,
             progress: Some(progress(&spinner)),
             ..RunOptions::default()
         };

@@ -29,10 +29,11 @@ mod worker;
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
-use crate::lake::Lake;
+use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
@@ -49,6 +50,8 @@ pub struct RunOptions {
     /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise. It cannot be earlier than the wall of
     /// the last epoch.
     pub wall: Option<DateTime<Utc>>,
+    /// Compute tables anew whose definitions have changed; otherwise that is an error.
+    pub recompute: bool,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
     /// The pipeline's storage, opened before; for tests of its failures.
@@ -61,7 +64,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, lake: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, recompute: true, progress: None, lake: None, before_epoch: None }
     }
 }
 
@@ -78,18 +81,45 @@ pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     preamble::run(pipeline, options, io.handle())
 }
 
-/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources.
+/// What a dry run finds.
+#[derive(Debug)]
+pub struct DryRun {
+    /// The plan.
+    pub plan: Plan,
+    /// What the next run would compute anew, in the order of the graph.
+    pub recompute: Vec<Recompute>,
+}
+
+/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources, and
+/// compares the definitions with those under which existing tables were made.
 ///
 /// # Errors
-/// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
-pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
+/// The mistakes of the pipeline, and definitions that do not fit existing tables (user); sources whose schema cannot be read
+/// (external).
+pub fn dry_run(pipeline: &Pipeline) -> Result<DryRun> {
     let io = io()?;
     let lake = match io.block_on(Lake::existing(&pipeline.storage)) {
         Ok(lake) => Some(lake),
         Err(error) if error.code() == "STORAGE_NOT_ACCESSIBLE" => None,
         Err(error) => return Err(error),
     };
-    analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
+    let history = match &lake {
+        Some(lake) => io.block_on(EpochLog::load(lake))?.1,
+        None => History::default(),
+    };
+    let outside = outside::LakeOutside {
+        lake: lake.clone(),
+        io: io.handle().clone(),
+        remember: false,
+        renamed: history.renamed.clone(),
+    };
+    let plan = analyze(pipeline, &outside)?;
+    definitions::start(&plan, &history)?;
+    let recompute = match &lake {
+        Some(lake) => definitions::recompute(&plan, &history, lake, io.handle())?,
+        None => Vec::new(),
+    };
+    Ok(DryRun { plan, recompute })
 }
 
 fn io() -> Result<tokio::runtime::Runtime> {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
 use super::clock::RunClock;
-use super::definitions::start;
+use super::definitions::{recompute, refuse, start};
 use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::supervisor::Supervisor;
@@ -35,9 +35,13 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         None => io.block_on(Lake::open(&pipeline.storage))?,
     };
     let (log, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
+    let outside =
+        LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true, renamed: history.renamed.clone() };
     let plan = Arc::new(analyze(pipeline, &outside)?);
     let begin = start(&plan, &history)?;
+    if !options.recompute {
+        refuse(recompute(&plan, &history, &lake, io)?)?;
+    }
     let mut report = RunReport {
         pipeline: pipeline.name.clone(),
         storage: lake.url().to_string(),

@@ -10,7 +10,7 @@ use super::backlog::Backlog;
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper};
+use super::definitions::{fingerprints, keeper, parts};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
 use super::report::RunReport;
@@ -158,6 +158,8 @@ impl Supervisor {
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
             fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
+            parts: parts(&self.plan, self.log.history()),
+            ..Begin::default()
         };
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);
