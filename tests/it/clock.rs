@@ -118,9 +118,7 @@ fn check(project: &Project, orders: &[Order], now: i64, context: &str) {
                 "__START_AT": instant(order.at), "__END_AT": end}));
         }
         let passed = |o: &&&Order| o.deleted && o.due <= today || o.at <= now;
-        newest.extend(
-            events.iter().filter(passed).next_back().filter(|o| !(o.deleted && o.due <= today)).map(|o| status(o)),
-        );
+        newest.extend(events.iter().rfind(passed).filter(|o| !(o.deleted && o.due <= today)).map(|o| status(o)));
     }
     same("history", project.rows("SELECT status, warnings, __START_AT, __END_AT FROM history"), versions);
     same("late_versions", project.rows("SELECT status, late FROM late_versions"), late);
