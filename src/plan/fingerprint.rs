@@ -137,6 +137,6 @@ fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
-        Node::Match(_) => true,
+        Node::Match(_) | Node::Clock { .. } => true,
     }
 }

@@ -182,7 +182,7 @@ impl Drop for Checkpoints {
     }
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Takes a checkpoint of the epoch that has just been completed, if it is worth it. The run goes on while it is
     /// written; with `ending` it is durable when this returns. No epoch may be under way.
     ///

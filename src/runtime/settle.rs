@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
 
-impl Supervisor<'_> {
+impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
             let keeps_epoch = match id {
@@ -87,6 +87,7 @@ impl Supervisor<'_> {
             versions: self.versions.clone(),
             returned: resume.map(|resume| resume.returned).unwrap_or_default(),
             stray: self.unsettled(),
+            due_micros: computed.due,
         };
         self.io.block_on(self.log.complete(&complete))?;
         self.checkpoints.passed();
@@ -98,6 +99,7 @@ impl Supervisor<'_> {
                 report.count(counts);
             }
         }
+        self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
         Ok(())
