@@ -16,5 +16,6 @@ mod outside;
 mod sink;
 mod spark_meaning;
 mod support;
+mod upstream;
 mod verdicts;
 mod verify;
