@@ -87,7 +87,7 @@ fn optimize_changes_files_and_no_rows() {
     let rows = project.rows("SELECT * FROM history");
     let report = project.optimize(false);
     let history = report.tables.iter().find(|x| x.name == "main.default.history").unwrap();
-    assert!(history.files_before >= 8 && history.files == 2 && history.checkpoint, "{history:?}");
+    assert!(history.files_before > 5 && history.files == 2 && history.checkpoint, "{history:?}");
     assert_rows("optimized", &project.rows("SELECT * FROM history"), &rows);
     project.assert_clean("optimized");
     let again = project.optimize(false);
