@@ -121,7 +121,9 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
     let mut retracts: Vec<bool> = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let value = match &mut dataset.feed {
-            Feed::Append(flows) => flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources)),
+            Feed::Append(flows) => {
+                !dataset.boundaries.is_empty() || flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources))
+            }
             Feed::Cdc(cdc) => {
                 cdc.append_only = !cdc.flows.iter().any(|f| node_retracts(&f.input, &retracts, sources));
                 true
