@@ -12,7 +12,7 @@ use super::backlog::Backlog;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, parts, table_key};
-use super::hydrate::{Hydration, hydrate, way_in};
+use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::report::RunReport;
 use super::resume::Resume;
@@ -21,7 +21,7 @@ use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
-use crate::plan::{Plan, SourceKind};
+use crate::plan::Plan;
 
 /// One run: its actors, its log, and what it has come to.
 pub(super) struct Supervisor<'a> {
@@ -92,13 +92,14 @@ impl Supervisor<'_> {
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
-        for index in resume.stored.iter().copied() {
-            self.replay_stored(index, epoch)?;
+        for (at, retracts) in &resume.stored {
+            self.replay_stored(*at, *retracts, epoch)?;
         }
         match self.compute(epoch, open.wall_micros, &resume.again) {
             Ok(computed) => self.settle(&open, computed, Some(resume)),
             Err(error) => {
-                if resume.stored.is_empty() && error.fault() != Fault::Internal {
+                // Otherwise the next run looks again at what can be finished.
+                if resume.untouched && error.fault() != Fault::Internal {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -107,16 +108,16 @@ impl Supervisor<'_> {
     }
 
     /// Rows of an interrupted epoch that its replay point holds already.
-    fn replay_stored(&mut self, source: usize, epoch: u64) -> Result<()> {
-        let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
+    fn replay_stored(&mut self, at: usize, retracts: bool, epoch: u64) -> Result<()> {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
         for id in [TableId::Rows(at), TableId::Quarantine(at)] {
             let Some(committer) = self.committers.get(&id) else { continue };
             let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
-            self.versions.insert(table_key(&self.plan, id), table.version());
+            let before = self.versions.insert(table_key(&self.plan, id), table.version());
             let Some((inlet, schema)) = way_in(&self.plan, &self.begin, id) else { continue };
-            let hydration =
-                Hydration { table: &table, version: None, only: Some(epoch), inlet, epoch, schema, wall: dataset.wall };
+            // Of rows that went, nothing is stored; they are told from the versions of the table.
+            let rows = before.filter(|_| retracts).map_or(Rows::Arrived(epoch), Rows::Since);
+            let hydration = Hydration { table: &table, rows, inlet, epoch, schema, wall: dataset.wall };
             hydration.send(&self.walls, &self.mail, &self.io)?;
         }
         Ok(())
@@ -166,13 +167,14 @@ impl Supervisor<'_> {
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
-            let stored = match (&source.kind, keeper(&self.plan, *index)) {
-                (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
+            let stored = match keeper(&self.plan, *index).filter(|_| source.kind.retracts()) {
+                Some(at) => match self.committers.get(&TableId::Rows(at)) {
                     Some(committer) => self.io.block_on(Table::open(&self.lake, &committer.path))?.map(Arc::new),
                     None => None,
                 },
-                _ => None,
+                None => None,
             };
+            let walls = if stored.is_some() { self.walls.clone() } else { BTreeMap::new() };
             Ingress {
                 index: *index,
                 source: source.clone(),
@@ -180,6 +182,7 @@ impl Supervisor<'_> {
                 epoch,
                 wall_micros,
                 stored,
+                walls: Arc::new(walls),
                 io: self.io.clone(),
                 mail: self.mail.clone(),
             }
