@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::{Backlog, Found};
 use super::definitions::{recompute, refuse, start, table_of};
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -49,8 +49,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
+    let mut found = Found::read(&plan, &history, &lake, io)?;
+    found.unchanged(&begin.compare)?;
     let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
-    let compare = gone(&plan, &history, &lake, io)?.chain(begin.compare).chain(stray).collect();
+    let compare = found.gone.into_iter().chain(begin.compare).chain(stray).collect();
     let mut begin = Start { compare, ..begin };
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         if history.last_complete.is_none() {

@@ -15,6 +15,7 @@ mod faults;
 mod golden;
 mod oracle;
 mod outside;
+mod sink;
 mod spark_meaning;
 mod support;
 mod upstream;
