@@ -14,18 +14,20 @@ use crate::sources::is_there;
 /// both do, and the source is not read again.
 #[derive(Default)]
 pub(super) struct Resume {
-    /// Sources whose rows are in their replay points.
-    pub(super) stored: BTreeSet<usize>,
+    /// Replay points that hold the epoch, and whether rows can have gone from them in it.
+    pub(super) stored: BTreeMap<usize, bool>,
     /// Sources that are read again as recorded.
     pub(super) again: BTreeMap<usize, Position>,
     /// Sources whose input is given back: it comes again in a later epoch.
     pub(super) returned: BTreeSet<String>,
-    /// Tables that hold a part of the epoch that is given back.
+    /// Tables that hold another part of the epoch than the others.
     pub(super) stray: BTreeSet<TableId>,
+    /// No table holds anything of the epoch.
+    pub(super) untouched: bool,
     /// Nothing of the epoch is kept.
     pub(super) given_up: bool,
-    /// Tables that are set by comparison are left for the next epoch: they may hold this one already, under other
-    /// definitions, and no table takes an epoch twice.
+    /// Tables that are set by comparison are left for the next epoch: they may hold this one already, made otherwise, and
+    /// no table takes an epoch twice.
     pub(super) hold: bool,
 }
 
@@ -37,50 +39,59 @@ impl Resume {
         epochs: &BTreeMap<TableId, Option<u64>>,
         compare: &BTreeSet<TableId>,
     ) -> Resume {
-        let holds = |table: &TableId| epochs.get(table).copied().flatten().is_some_and(|e| e >= open.epoch);
-        let replay_point = |table: &TableId| {
+        let held: BTreeSet<TableId> = epochs
+            .iter()
+            .filter(|(_, epoch)| epoch.is_some_and(|e| e >= open.epoch))
+            .map(|(table, _)| *table)
+            .collect();
+        let derived = held.iter().copied().filter(|table| {
             let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-            plan.datasets.get(*index).is_some_and(|d| d.replay_point)
-        };
-        // Tables that are derived commit after all replay points.
-        let derived = epochs.keys().any(|table| holds(table) && !replay_point(table));
+            plan.datasets.get(*index).is_some_and(|d| !d.replay_point)
+        });
+        let derived: BTreeSet<TableId> = derived.collect();
         let same = open.fingerprints == fingerprints(plan);
-        let mut resume = Resume { hold: !same, ..Resume::default() };
+        let mut resume = Resume { hold: !same, untouched: held.is_empty(), ..Resume::default() };
+        // What a replay point reads is stored at once or not at all.
+        let mut waiting: BTreeMap<usize, Vec<(usize, &Position)>> = BTreeMap::new();
         for (id, position) in &open.sources {
-            let Some(index) = plan.sources.iter().position(|s| s.id == *id) else { continue };
-            let Some((at, dataset)) = keeper(plan, index).and_then(|at| Some((at, plan.datasets.get(at)?))) else {
-                continue;
-            };
-            if derived || holds(&TableId::Rows(at)) {
-                resume.stored.insert(index);
-            } else if open.fingerprints.get(&dataset.label()) == Some(&dataset.fingerprint) && is_there(position) {
-                resume.again.insert(index, position.clone());
+            let Some((index, source)) = plan.sources.iter().enumerate().find(|(_, s)| s.id == *id) else { continue };
+            let Some(at) = keeper(plan, index) else { continue };
+            if held.contains(&TableId::Rows(at)) {
+                *resume.stored.entry(at).or_default() |= source.kind.retracts();
             } else {
-                resume.give_back(id, at, &holds);
+                waiting.entry(at).or_default().push((index, position));
             }
         }
-        // What is read now has to be committed now.
-        if resume.hold {
-            for (index, _) in std::mem::take(&mut resume.again).into_iter().collect::<Vec<_>>() {
-                let Some((source, at)) = plan.sources.get(index).zip(keeper(plan, index)) else { continue };
-                if [TableId::Rows(at), TableId::Quarantine(at)].iter().any(|table| compare.contains(table)) {
-                    resume.give_back(&source.id, at, &holds);
-                } else if let Some(position) = open.sources.get(&source.id) {
-                    resume.again.insert(index, position.clone());
-                }
+        // Derived tables may have been made with or without what is not stored.
+        if !waiting.is_empty() && !derived.is_empty() {
+            resume.stray.extend(&derived);
+            resume.hold = true;
+        }
+        let mut given_back = BTreeSet::new();
+        for (at, sources) in &waiting {
+            let Some(dataset) = plan.datasets.get(*at) else { continue };
+            let unchanged = open.fingerprints.get(&dataset.label()) == Some(&dataset.fingerprint);
+            if !unchanged || !sources.iter().all(|(_, position)| is_there(position)) {
+                resume.hold = true;
+                given_back.insert(*at);
             }
         }
-        let nothing = resume.stored.is_empty() && !derived;
-        if nothing && (!same || !resume.returned.is_empty()) {
+        for (at, sources) in waiting {
+            let tables = [TableId::Rows(at), TableId::Quarantine(at)];
+            // What is read now has to be committed now.
+            let held_back = resume.hold && tables.iter().any(|table| compare.contains(table));
+            if given_back.contains(&at) || held_back {
+                let ids = sources.iter().filter_map(|(index, _)| Some(plan.sources.get(*index)?.id.clone()));
+                resume.returned.extend(ids);
+                resume.stray.extend(tables.iter().filter(|table| held.contains(table)));
+            } else {
+                resume.again.extend(sources.into_iter().map(|(index, position)| (index, position.clone())));
+            }
+        }
+        if resume.stored.is_empty() && derived.is_empty() && (!same || !resume.returned.is_empty()) {
             resume.given_up = true;
-            resume.stray = epochs.keys().copied().filter(holds).collect();
+            resume.stray = held;
         }
         resume
-    }
-
-    fn give_back(&mut self, source: &str, keeper: usize, holds: &impl Fn(&TableId) -> bool) {
-        self.hold = true;
-        self.returned.insert(source.to_owned());
-        self.stray.extend([TableId::Rows(keeper), TableId::Quarantine(keeper)].iter().filter(|t| holds(t)));
     }
 }

@@ -103,13 +103,14 @@ impl Supervisor {
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
         self.mail.wall(epoch, open.wall_micros);
-        for index in resume.stored.iter().copied() {
-            self.replay_stored(index, epoch)?;
+        for (at, retracts) in &resume.stored {
+            self.replay_stored(*at, *retracts, epoch)?;
         }
         match self.compute(epoch, open.wall_micros, &resume.again) {
             Ok(computed) => self.settle(&open, computed, Some(resume)),
             Err(error) => {
-                if resume.stored.is_empty() && error.fault() != Fault::Internal {
+                // Otherwise the next run looks again at what can be finished.
+                if resume.untouched && error.fault() != Fault::Internal {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -119,10 +120,8 @@ impl Supervisor {
 
     /// What an interrupted epoch has changed in its replay point already. Where expectations have changed since, stored rows
     /// have been judged again as they are, and only those that came with the epoch are missing.
-    fn replay_stored(&mut self, source: usize, epoch: u64) -> Result<()> {
-        let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
+    fn replay_stored(&mut self, at: usize, retracts: bool, epoch: u64) -> Result<()> {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
-        let retracts = self.plan.sources.get(source).is_some_and(|s| s.kind.retracts());
         for id in [TableId::Rows(at), TableId::Quarantine(at)] {
             let Some(committer) = self.committers.get(&id) else { continue };
             let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };

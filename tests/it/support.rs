@@ -109,19 +109,6 @@ impl Project {
         assert!(report.clean && wrong.is_empty(), "{context}: {wrong:#?}");
     }
 
-    /// Brings the files of all tables into order.
-    pub(crate) fn optimize(&self, vacuum: bool) -> OptimizeReport {
-        runtime::optimize(&project::load(&self.spec()).unwrap().pipeline, vacuum).unwrap()
-    }
-
-    /// Does something to a table by another library.
-    pub(crate) fn foreign(&self, table: &str, work: impl AsyncFnOnce(DeltaTable)) {
-        let folder = self.path(format!("lakehouse/main/default/{table}"));
-        let url = url::Url::from_directory_path(folder).unwrap();
-        let io = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        io.block_on(async { work(DeltaTable::try_from_url(url).await.unwrap()).await });
-    }
-
     /// The storage, with someone who watches each step and can let it fail.
     pub(crate) fn watched(&self, faults: Arc<dyn Faults>) -> Lake {
         let storage = self.path("lakehouse");
@@ -161,6 +148,19 @@ impl Project {
             }
         }
         None
+    }
+
+    /// Brings the files of all tables into order.
+    pub(crate) fn optimize(&self, vacuum: bool) -> OptimizeReport {
+        runtime::optimize(&project::load(&self.spec()).unwrap().pipeline, vacuum).unwrap()
+    }
+
+    /// Does something to a table by another library.
+    pub(crate) fn foreign(&self, table: &str, work: impl AsyncFnOnce(DeltaTable)) {
+        let folder = self.path(format!("lakehouse/main/default/{table}"));
+        let url = url::Url::from_directory_path(folder).unwrap();
+        let io = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        io.block_on(async { work(DeltaTable::try_from_url(url).await.unwrap()).await });
     }
 
     /// The answer to a query.
