@@ -41,6 +41,9 @@ pub enum Position {
         from: Option<i64>,
         /// Last version of this epoch.
         to: i64,
+        /// The table's own id, by which a table that was made anew is noticed.
+        #[serde(default)]
+        table: Option<String>,
     },
 }
 
@@ -115,6 +118,7 @@ pub struct History {
     pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    delta_tables: BTreeMap<String, String>,
 }
 
 impl History {
@@ -131,6 +135,11 @@ impl History {
     /// The last version of a table source that complete epochs have read.
     pub fn delta_position(&self, source: &str) -> Option<i64> {
         self.delta.get(source).copied()
+    }
+
+    /// The own id of the table that a table source was when it was last read.
+    pub fn delta_table(&self, source: &str) -> Option<&str> {
+        self.delta_tables.get(source).map(String::as_str)
     }
 
     fn begin(&mut self, begin: Begin) {
@@ -159,7 +168,10 @@ impl History {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
                 }
-                Position::Delta { to, .. } => {
+                Position::Delta { to, table, .. } => {
+                    if let Some(table) = table {
+                        self.delta_tables.insert(source.clone(), table);
+                    }
                     self.delta.insert(source, to);
                 }
             }
@@ -181,6 +193,8 @@ struct Base {
     renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    #[serde(default)]
+    delta_tables: BTreeMap<String, String>,
 }
 
 /// The epoch log of a storage. One writer at a time: a record that exists already means that there is another one.
@@ -227,6 +241,7 @@ impl EpochLog {
                 renamed: base.renamed,
                 files: base.files,
                 delta: base.delta,
+                delta_tables: base.delta_tables,
             };
         }
         let after = base.map(|((epoch, _), _)| epoch);
@@ -348,6 +363,7 @@ impl EpochLog {
             renamed: history.renamed.clone(),
             files: history.files.clone(),
             delta: history.delta.clone(),
+            delta_tables: history.delta_tables.clone(),
         };
         self.write(epoch, BASE, &base).await?;
         self.lake.remove(old.iter().map(|x| format!("{}/{x}", self.folder)).collect()).await
@@ -424,7 +440,7 @@ mod tests {
             wall_micros: 1000 + epoch as i64,
             sources: [
                 ("raw".to_owned(), Position::Files(files)),
-                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64 }),
+                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64, table: Some("id".to_owned()) }),
             ]
             .into(),
             fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
 use super::columns::{add_wall, by_arrival};
@@ -49,32 +49,31 @@ pub fn hydrate<'t>(
                     None => continue,
                 },
             };
-            let hydration = Hydration {
-                table,
-                version: Some(*version),
-                since,
-                only: None,
-                inlet,
-                epoch: start.hydrated,
-                schema,
-                wall: dataset.wall,
-            };
+            let rows = since.map_or(Rows::At(*version), |since| Rows::Between(since, *version));
+            let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
             sent += hydration.send(&history.walls, mail, io)?;
         }
     }
     Ok(sent)
 }
 
+/// Rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// All, as of a version.
+    At(i64),
+    /// Those that arrived in an epoch.
+    Arrived(u64),
+    /// Those that came or went after a version, up to another one.
+    Between(i64, i64),
+}
+
 /// Stored rows on their way to an inlet.
 pub struct Hydration<'a> {
     /// The table.
     pub table: &'a Table,
-    /// As of this version; the newest if absent.
-    pub version: Option<i64>,
-    /// Only what has changed after this version, rows that went included.
-    pub since: Option<i64>,
-    /// Only rows that arrived in this epoch, if given.
-    pub only: Option<u64>,
+    /// Which of its rows.
+    pub rows: Rows,
     /// Where they go.
     pub inlet: Inlet,
     /// The epoch in which they enter.
@@ -89,16 +88,16 @@ impl Hydration<'_> {
     /// Sends the rows.
     pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
-        let version = self.version.unwrap_or(self.table.version());
-        let mut rows = match self.since {
-            Some(since) => io.block_on(self.table.changes(since, version))?,
-            None => io.block_on(self.table.scan_at(version))?.map(|rows| Ok((rows?, 1))).boxed(),
+        let mut rows = match self.rows {
+            Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Between(from, to) => io.block_on(self.table.changes(from, to))?,
         };
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {
             let (batch, diff) = batch?;
             for (arrived, part) in by_arrival(&batch).map_err(wrong)? {
-                if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
+                if matches!(self.rows, Rows::Arrived(epoch) if epoch != arrived) || part.num_rows() == 0 {
                     continue;
                 }
                 let mut part = conform(&part, &self.schema)?;

@@ -13,6 +13,7 @@ mod columns;
 mod commit;
 mod computed;
 mod definitions;
+mod difference;
 mod hydrate;
 mod ingress;
 mod memory;

@@ -13,7 +13,7 @@ use super::checkpoint::{Base, Checkpoints};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, parts, table_key};
-use super::hydrate::{Hydration, hydrate};
+use super::hydrate::{Hydration, Rows, hydrate};
 use super::ingress::{Ingress, Read};
 use super::report::RunReport;
 use super::tables::Tables;
@@ -21,7 +21,7 @@ use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Inlet, Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
-use crate::plan::{Plan, SourceKind};
+use crate::plan::Plan;
 
 /// One run: its actors, its log, and what it has come to.
 pub(super) struct Supervisor<'a> {
@@ -128,11 +128,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What an interrupted epoch has changed in its replay point already. Where expectations have changed since, stored rows
-    /// have been judged again as they are, and only those that came with the epoch are missing.
+    /// What an interrupted epoch has changed in its replay point already.
     fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
+        let retracts = self.plan.sources.get(source).is_some_and(|s| s.kind.retracts());
         for (id, inlet, schema) in [
             (TableId::Rows(at), Inlet::Rows(at), Some(&dataset.schema)),
             (TableId::Quarantine(at), Inlet::Quarantine(at), dataset.quarantine.as_ref()),
@@ -140,13 +140,12 @@ impl Supervisor<'_> {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
-                let since = self.versions.get(&table_key(&self.plan, id)).copied();
-                let since = since.filter(|_| !self.begin.rejudge.contains(&at));
+                // Of rows that went, nothing is stored; they are told from the versions of the table.
+                let before = self.versions.get(&table_key(&self.plan, id)).filter(|_| retracts);
+                let now = table.version();
                 let hydration = Hydration {
                     table: &table,
-                    version: None,
-                    since,
-                    only: since.is_none().then_some(epoch),
+                    rows: before.map_or(Rows::Arrived(epoch), |before| Rows::Between(*before, now)),
                     inlet,
                     epoch,
                     schema: Arc::clone(schema),
@@ -202,15 +201,16 @@ impl Supervisor<'_> {
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
-            let stored = match (&source.kind, keeper(&self.plan, *index)) {
-                (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
+            let stored = match keeper(&self.plan, *index).filter(|_| source.kind.retracts()) {
+                Some(at) => match self.committers.get(&TableId::Rows(at)) {
                     Some(committer) => {
                         self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
                     }
                     None => None,
                 },
-                _ => None,
+                None => None,
             };
+            let walls = if stored.is_some() { self.walls.clone() } else { BTreeMap::new() };
             Ingress {
                 index: *index,
                 source: source.clone(),
@@ -218,6 +218,7 @@ impl Supervisor<'_> {
                 epoch,
                 wall_micros,
                 stored,
+                walls: Arc::new(walls),
                 io: self.io.clone(),
                 mail: self.mail.clone(),
             }

@@ -16,5 +16,6 @@ mod oracle;
 mod outside;
 mod spark_meaning;
 mod support;
+mod upstream;
 mod verdicts;
 mod verify;
