@@ -17,6 +17,7 @@ mod difference;
 mod hydrate;
 mod ingress;
 mod memory;
+mod optimize;
 mod outside;
 mod preamble;
 mod query;
@@ -36,6 +37,7 @@ use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
+pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};

@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
 use super::definitions::{recompute, refuse, start};
 use super::outside::LakeOutside;
@@ -49,7 +49,9 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
+    let mut found = Found::read(&plan, &history, &lake, io)?;
+    found.unchanged(&begin.compare)?;
+    let begin = Start { compare: found.gone.into_iter().chain(begin.compare).collect(), ..begin };
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.

@@ -14,6 +14,7 @@ mod example;
 mod golden;
 mod oracle;
 mod outside;
+mod sink;
 mod spark_meaning;
 mod support;
 mod upstream;

@@ -134,5 +134,6 @@ fn file_of(action: &Value) -> Option<Result<DataFile>> {
         stats,
         vector,
         dead: Arc::default(),
+        open: false,
     }))
 }
