@@ -19,6 +19,7 @@ pub mod faults;
 mod foreign;
 mod index;
 mod layout;
+mod learn;
 mod locate;
 mod log;
 mod moves;
