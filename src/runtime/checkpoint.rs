@@ -106,7 +106,7 @@ impl Checkpoints {
         warn: &dyn Fn(&str),
     ) -> Option<(Base, Restored)> {
         let last = history.last_complete?;
-        if !start.compare.is_empty() || !start.rejudge.is_empty() {
+        if !start.compare.is_empty() {
             return None;
         }
         let own = fingerprints(plan);
@@ -182,7 +182,7 @@ impl Drop for Checkpoints {
     }
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Takes a checkpoint of the epoch that has just been completed, if it is worth it. The run goes on while it is
     /// written; with `ending` it is durable when this returns. No epoch may be under way.
     ///

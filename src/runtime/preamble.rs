@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
+use super::clock::RunClock;
 use super::definitions::{recompute, refuse, start};
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -52,7 +53,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let mut found = Found::read(&plan, &history, &lake, io)?;
     found.unchanged(&begin.compare)?;
     let begin = Start { compare: found.gone.into_iter().chain(begin.compare).collect(), ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
+    let clock = RunClock::new(&history, options);
+    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() && !clock.is_due() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
             Tables::open(&plan, &lake, &history, io)?;
@@ -83,6 +85,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         compare,
         log,
         walls: history.walls.clone(),
+        clock,
         versions: history.versions.clone(),
         lake,
         io: io.clone(),
@@ -95,7 +98,6 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         checkpoints,
         base,
         report,
-        options,
     };
     let mut outcome = supervisor.hydrate(&history);
     if let Err(error) = &outcome

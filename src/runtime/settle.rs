@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
 
-impl Supervisor<'_> {
+impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
             let keeps_epoch = match id {
@@ -74,7 +74,8 @@ impl Supervisor<'_> {
                 return Err(error);
             }
         }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
+        let complete = Complete { epoch, versions: self.versions.clone(), due_micros: computed.due };
+        self.io.block_on(self.log.complete(&complete))?;
         self.checkpoints.passed();
         for (dataset, counts) in &computed.counts {
             if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
@@ -84,6 +85,7 @@ impl Supervisor<'_> {
                 report.count(counts);
             }
         }
+        self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
         Ok(())

@@ -8,6 +8,7 @@
 mod cases;
 mod checkpoint;
 mod cli;
+mod clock;
 mod convergence;
 mod definitions;
 mod example;
