@@ -11,7 +11,7 @@ use crate::batch::consolidate_from;
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{Bytewise, Frozen, KeyedState, Run};
+use crate::state::{Bytewise, KeyedState, Run};
 use crate::{Diff, Epoch};
 
 /// A point on the clock, in whatever unit the caller counts from where it begins.
@@ -172,27 +172,6 @@ impl ClockState {
             }
         }
     }
-
-    /// What waits, each row a key with its moments.
-    fn freeze(&self) -> Vec<Frozen> {
-        let mut rows: Vec<(u64, &Row, Vec<u8>, i64)> = self
-            .waiting
-            .iter()
-            .map(|((_, row), (moments, count))| {
-                let moments = moments.iter().flat_map(|moment| moment.to_be_bytes()).collect();
-                (stable_hash(row), row, moments, *count as i64)
-            })
-            .collect();
-        rows.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-        let mut run = Run::default();
-        for (_, row, moments, count) in rows {
-            run.push(&moments, b"", count);
-            run.close_key(row);
-        }
-        let mut state = KeyedState::<Bytewise>::new();
-        state.load(run);
-        state.freeze()
-    }
 }
 
 impl State for ClockState {
@@ -200,35 +179,48 @@ impl State for ClockState {
         "clock"
     }
 
-    /// Cost: one pass over the state, which is all copied: rows wait in the order in which they fall due.
+    /// Cost: a sort of the whole state, which is in the order in which rows fall due.
     fn snapshot(&mut self) -> Snapshot {
+        let mut waiting: Vec<(u64, &Row, &[Moment], i64)> = self
+            .waiting
+            .iter()
+            .map(|((_, row), (moments, count))| (stable_hash(row), row, moments.as_slice(), *count as i64))
+            .collect();
+        waiting.sort_unstable();
+        let mut run = Run::default();
+        for (_, row, moments, count) in waiting {
+            let order: Vec<u8> = moments.iter().flat_map(|moment| moment.to_be_bytes()).collect();
+            run.push(&order, b"", count);
+            run.close_key(row);
+        }
+        let mut rows = KeyedState::<Bytewise>::new();
+        rows.load(run);
         let mut now = KeyedState::<Bytewise>::new();
         now.at(&Row::default()).add(&self.now.to_be_bytes(), 1);
-        Snapshot::new(self.kind(), vec![self.freeze(), now.freeze()])
+        Snapshot::new(self.kind(), vec![rows.freeze(), now.freeze()])
     }
 
     fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
-        let [waiting, now] = snapshot.expect(self.kind())?;
-        let mut stored = KeyedState::<Bytewise>::new();
-        stored.thaw(now, &|_| true);
-        let now = stored.least(&Row::default(), 1).first().and_then(|entry| entry.order.try_into().ok());
-        let now = now.map(Moment::from_be_bytes).ok_or(SnapshotError::Damaged)?;
-        let mut stored = KeyedState::<Bytewise>::new();
-        stored.thaw(waiting, keep);
-        let mut rows = Vec::with_capacity(stored.len());
-        for row in stored.keys() {
-            for entry in stored.at(&row).scan() {
-                let (moments, rest) = entry.order.as_chunks();
-                let moments: Vec<Moment> = moments.iter().map(|moment| Moment::from_be_bytes(*moment)).collect();
+        let [rows, now] = snapshot.expect(self.kind())?;
+        let mut clock = KeyedState::<Bytewise>::new();
+        clock.thaw(now, &|_| true);
+        let shown = clock.at(&Row::default()).last().and_then(|entry| moments(entry.order)?.first().copied());
+        let now = shown.ok_or(SnapshotError::Damaged)?;
+        let mut state = KeyedState::<Bytewise>::new();
+        state.thaw(rows, keep);
+        let mut waiting = Vec::new();
+        for row in state.keys() {
+            for entry in state.at(&row).scan() {
+                let moments = moments(entry.order).ok_or(SnapshotError::Damaged)?;
                 let ahead = moments.last().is_some_and(|last| *last > now.max(ORIGIN));
-                if !rest.is_empty() || !moments.is_sorted_by(|a, b| a < b) || !ahead {
+                if !ahead || !moments.is_sorted_by(|a, b| a < b) {
                     return Err(SnapshotError::Damaged);
                 }
-                rows.push((Timed { row: row.clone(), moments }, entry.count as Diff));
+                waiting.push((Timed { row: row.clone(), moments }, entry.count as Diff));
             }
         }
         self.now = self.now.max(now);
-        rows.into_iter().for_each(|(timed, count)| self.keep(timed, count));
+        waiting.into_iter().for_each(|(timed, count)| self.keep(timed, count));
         Ok(())
     }
 
@@ -239,4 +231,10 @@ impl State for ClockState {
     fn len(&self) -> usize {
         self.waiting.len()
     }
+}
+
+/// Moments as a snapshot has them.
+fn moments(bytes: &[u8]) -> Option<Vec<Moment>> {
+    let (moments, rest) = bytes.as_chunks::<8>();
+    rest.is_empty().then(|| moments.iter().map(|moment| Moment::from_be_bytes(*moment)).collect())
 }

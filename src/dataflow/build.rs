@@ -264,8 +264,7 @@ pub fn build<'s>(
     closed.push(commit(empty::<_, Vec<Batch>>(scope), faults, "faults", move |epoch, _, faults| {
         outbox(Outcome::Faults { epoch, faults });
     }));
-    let Builder { states, clock, .. } = builder;
-    Ok(Dataflow { inlets, closed, states: states.finish()?, clock: clock.finish() })
+    Ok(Dataflow { inlets, closed, states: builder.states.finish()?, clock: builder.clock.finish() })
 }
 
 fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet: Inlet) -> Batches<'s> {

@@ -135,7 +135,7 @@ pub fn pass_clock<'s>(builder: &mut Builder<'s>, input: Batches<'s>, passage: &P
         },
     );
     builder.faults.push(faults);
-    let state = builder.state(label, ClockState::new())?;
+    let state = builder.states.register(label, ClockState::new())?;
     builder.clock.inlet.states.push(Rc::clone(&state));
     let standing = waiting.as_collection().clock_with(builder.clock.ticks.clone(), &format!("{name}: clock"), state);
     let (rows, owner) = (codec(schema, label)?, label.to_owned());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
@@ -35,29 +36,33 @@ pub fn hydrate<'t>(
         mail.wall(start.hydrated, *wall);
     }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
-        let rejudge = start.rejudge.contains(&index);
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
             let Some(table) = table(id) else { continue };
             let key = table_key(plan, id);
-            let Some(version) = history.versions.get(&key) else { continue };
+            let Some(version) = history.versions.get(&key).copied() else { continue };
             let since = base.and_then(|versions| versions.get(&key).copied());
-            if since == Some(*version) {
+            if since == Some(version) {
                 continue;
             }
-            let (inlet, schema) = match id {
-                TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                TableId::Quarantine(_) => match &dataset.quarantine {
-                    Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
-                    None => continue,
-                },
-            };
-            let rows = since.map_or(Rows::At(*version), |since| Rows::Between(since, *version));
+            let Some((inlet, schema)) = way_in(plan, start, id) else { continue };
+            let rows = since.map_or(Rows::At(version), |since| Rows::Between(since, version));
             let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
             sent += hydration.send(&history.walls, mail, io)?;
         }
     }
     Ok(sent)
+}
+
+/// Where the stored rows of a replay point enter the dataflow, and with which columns.
+pub fn way_in(plan: &Plan, start: &Start, table: TableId) -> Option<(Inlet, SchemaRef)> {
+    let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+    let dataset = plan.datasets.get(index)?;
+    match table {
+        TableId::Quarantine(_) if !start.rejudge.contains(&index) => {
+            dataset.quarantine.as_ref().map(|schema| (Inlet::Quarantine(index), Arc::clone(schema)))
+        }
+        _ => Some((Inlet::Rows(index), Arc::clone(&dataset.schema))),
+    }
 }
 
 /// Rows of a table.
@@ -67,7 +72,7 @@ pub enum Rows {
     At(i64),
     /// Those that arrived in an epoch.
     Arrived(u64),
-    /// Those that came or went after a version, up to another one.
+    /// Those that came or went after a version, up to another.
     Between(i64, i64),
 }
 
@@ -82,7 +87,7 @@ pub struct Hydration<'a> {
     /// The epoch in which they enter.
     pub epoch: u64,
     /// Columns on the inlet's edge, without the wall.
-    pub schema: arrow::datatypes::SchemaRef,
+    pub schema: SchemaRef,
     /// The edge carries the wall.
     pub wall: bool,
 }

@@ -23,6 +23,7 @@ mod outside;
 mod preamble;
 mod query;
 mod report;
+mod resume;
 mod settle;
 mod supervisor;
 mod tables;
