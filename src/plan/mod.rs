@@ -9,6 +9,7 @@ mod context;
 mod draft;
 mod explode;
 mod fingerprint;
+mod functions;
 mod identifiers;
 mod lower;
 mod metadata;
@@ -17,6 +18,7 @@ mod query;
 mod replay;
 mod schema;
 mod spark;
+mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unique;
@@ -34,13 +36,15 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
+pub use functions::Settings;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use query::from_datafusion;
 pub use schema::{WALL_COLUMN, stored_schema, with_wall};
+pub use syntax::read_as_spark;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
-pub const SEMANTICS: u32 = 1;
+pub const SEMANTICS: u32 = 2;
 
 /// A pipeline, checked and ready to be built as a dataflow.
 #[derive(Debug)]

@@ -15,14 +15,17 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
+use super::functions::Settings;
 use super::identifiers::fold;
 use super::metadata::{METADATA, hide_from_wildcards};
+use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Query, Source, near_miss};
 
 /// The session in which a pipeline's queries are planned, and the definition files for places in messages.
 pub(super) struct Planner<'a> {
     pub(super) session: SessionContext,
+    pub(super) settings: Settings,
     pub(super) sources: &'a BTreeMap<String, Arc<Source>>,
 }
 
@@ -48,6 +51,7 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
         hide_from_wildcards(&mut ast, &with_metadata, METADATA);
     }
     fold(&mut ast, schemas);
+    read_as_spark(&mut ast);
     for (index, schema) in schemas.iter().enumerate() {
         let name = TableReference::bare(format!("${index}"));
         session.deregister_table(name.clone()).map_err(wrong)?;
@@ -70,6 +74,7 @@ pub(super) fn plan_expr(
     let wrong = |e| from_datafusion(e, span, planner.source(span));
     let mut expr = expr.clone();
     fold(&mut expr, std::slice::from_ref(schema));
+    read_as_spark(&mut expr);
     let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
     let state = planner.session.state();
     let mut expr =

@@ -16,7 +16,9 @@ use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, Lake, query as tables};
 use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
-use crate::plan::{fold_identifiers, from_datafusion, hide_from_wildcards, lift_explode, session};
+use crate::plan::{
+    Settings, fold_identifiers, from_datafusion, hide_from_wildcards, lift_explode, read_as_spark, session,
+};
 
 /// The rows of a query.
 #[derive(Clone, Debug)]
@@ -58,7 +60,7 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     if let Some(error) = relations.unknown {
         return Err(error.at(&whole));
     }
-    let context = session(false)?;
+    let context = session(false, &Settings::of(&pipeline.configuration)?)?;
     let mut schemas: Vec<SchemaRef> = Vec::new();
     for (index, (table, key)) in relations.found.iter().enumerate() {
         let missing =
@@ -81,6 +83,7 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
     lift_explode(&mut query);
     fold_identifiers(&mut *query, &schemas);
+    read_as_spark(&mut *query);
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
     let statement = Statement::Statement(Box::new(ast::Statement::Query(query)));
     let plan = context.state().statement_to_plan(statement).await.map_err(wrong)?;
