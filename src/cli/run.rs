@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
 use silverflow::runtime::{self, Progress, RunOptions, RunReport};
 
-use super::{Project, print, with_remarks};
+use super::{Project, default_workers, print, with_remarks};
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -24,13 +24,12 @@ pub(super) struct Run {
     /// Fix the wall clock: an ISO 8601 date or timestamp, UTC if it has no zone.
     #[arg(long, value_name = "TIMESTAMP", value_parser = wall)]
     wall: Option<DateTime<Utc>>,
+    /// Stop, with nothing done, if a table would be computed anew because its definition has changed.
+    #[arg(long)]
+    no_recompute: bool,
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
-}
-
-fn default_workers() -> u16 {
-    std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok()).unwrap_or(1)
 }
 
 fn wall(text: &str) -> std::result::Result<DateTime<Utc>, String> {
@@ -59,6 +58,7 @@ impl Run {
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
+            recompute: !self.no_recompute,
             progress: Some(progress(&spinner)),
             ..RunOptions::default()
         };

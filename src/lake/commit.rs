@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::data::{DataFile, FILE_ROWS, Packer, Reader};
 use super::index::{ByHash, Position, RowHash, RowHasher, RowIndex};
-use super::log::{Entry, Outcome, now_millis};
+use super::log::{Outcome, now_millis};
 use super::storage::blocking;
 use super::table::Table;
 use super::types::{conform, stored_schema};
@@ -19,7 +19,7 @@ use super::vector::VectorFile;
 use crate::error::{Error, Result};
 
 /// How often a commit begins again after another writer moved rows to other files.
-const ATTEMPTS: usize = 5;
+pub(crate) const ATTEMPTS: usize = 5;
 
 /// The changes of one epoch to one table.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +64,8 @@ impl Table {
     /// then on 24 bytes and slack are held for each live row.
     ///
     /// # Errors
-    /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; internal if a row to delete is not
+    /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; `FENCED` (external) if a run of a greater
+    /// generation has taken it over, after which no commit of this one can succeed; internal if a row to delete is not
     /// there; external errors of the storage. After an error the commit can be tried again: if it did reach the log after
     /// all, that is noticed and nothing is committed twice.
     pub async fn commit(&mut self, commit: Commit) -> Result<Option<Committed>> {
@@ -74,6 +75,7 @@ impl Table {
     }
 
     async fn commit_epoch(&mut self, commit: Commit) -> Result<Option<Committed>> {
+        self.claim(self.writer.generation)?;
         if self.epoch.is_some_and(|x| x >= commit.epoch) {
             return Ok(None);
         }
@@ -173,21 +175,31 @@ impl Table {
             numbers.insert(key.into(), json!(value.to_string()));
         }
         numbers.extend(metrics.iter().map(|(key, value)| (key.clone(), json!(value.to_string()))));
-        let parameters: Map<String, Value> =
-            [("outputMode", json!("Update")), ("queryId", json!(self.app_id)), ("epochId", json!(epoch.to_string()))]
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value))
-                .collect();
-        let mut entry = Entry::new("STREAMING UPDATE", parameters, numbers, now);
-        let transaction = i64::try_from(epoch).map_err(|_| Error::internal("an epoch beyond what Delta can count"))?;
-        entry.transaction(&self.app_id, transaction, now);
+        let parameters: Map<String, Value> = [
+            ("outputMode", json!("Update")),
+            ("queryId", json!(self.writer.app_id)),
+            ("epochId", json!(epoch.to_string())),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
+        let mut entry = self.entry("STREAMING UPDATE", parameters, numbers, now)?;
+        entry.epoch(epoch, now)?;
         actions.into_iter().for_each(|x| entry.push(x));
 
         let version = self.version + 1;
         let bytes = entry.bytes();
         let total = (written + bytes.len()) as u64;
-        if entry.create(&self.lake, &self.location, version, bytes, writes).await? != Outcome::Committed {
-            return Ok(None);
+        match entry.create(&self.lake, &self.location, version, bytes, writes).await? {
+            Outcome::Committed => {}
+            Outcome::Rewritten | Outcome::Repeated => return Ok(None),
+            Outcome::Earlier => {
+                return Err(Error::external(
+                    "TABLE_CHANGED_OUTSIDE",
+                    format!("another run writes the table {}", self.location()),
+                )
+                .help("let one run at a time write to a storage, then run again"));
+            }
         }
 
         for (id, file) in touched {
@@ -209,7 +221,7 @@ impl Table {
                 index.insert(*hash, position);
             }
         }
-        self.version = version;
+        self.committed(version);
         self.epoch = Some(epoch);
         Ok(Some(Committed { version, inserted, deleted, bytes: total }))
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 use super::commit::positions;
 use super::data::{DataFile, FILE_ROWS, Packer, Reader};
 use super::index::{Position, RowHash, RowHasher};
-use super::log::{Entry, Outcome, now_millis};
+use super::log::{Outcome, now_millis};
 use super::storage::blocking;
 use super::table::Table;
 use super::types::{conform, stored_schema};
@@ -103,7 +103,7 @@ impl Table {
         let mut metrics = Map::new();
         metrics.insert("numRemovedFiles".into(), json!(files.len().to_string()));
         metrics.insert("numAddedFiles".into(), json!(encoded.len().to_string()));
-        let mut entry = Entry::new("OPTIMIZE", Map::new(), metrics, now);
+        let mut entry = self.entry("OPTIMIZE", Map::new(), metrics, now)?;
         files.iter().for_each(|(_, file)| entry.push(file.remove(false, now)));
         encoded.iter().for_each(|x| entry.push(x.file.add(false)));
         let mut writes = Vec::new();
@@ -116,7 +116,7 @@ impl Table {
         match entry.create(&self.lake, &self.location, version, entry.bytes(), writes).await? {
             Outcome::Committed => {}
             // Someone else rewrote files; what is left to do shows next time.
-            Outcome::Rewritten | Outcome::Repeated => {
+            Outcome::Rewritten | Outcome::Repeated | Outcome::Earlier => {
                 self.reload().await?;
                 return Ok(Maintained::default());
             }
@@ -138,7 +138,7 @@ impl Table {
             self.files.insert(self.next_file, file);
             self.next_file += 1;
         }
-        self.version = version;
+        self.committed(version);
         Ok(done)
     }
 
@@ -151,12 +151,7 @@ impl Table {
             .load_delta(&self.location, Some(self.version))
             .await?
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
-        create_checkpoint(&delta, None).await.map_err(failed)?;
-        let prefix = format!("{:020}.checkpoint", self.version);
-        let log = format!("{}/_delta_log", self.location);
-        let written =
-            self.lake.list(&log).await?.into_iter().filter(|x| x.starts_with(&prefix) || x == "_last_checkpoint");
-        self.lake.sync(written.map(|x| format!("{log}/{x}")).collect()).await
+        create_checkpoint(&delta, None).await.map_err(failed)
     }
 }
 

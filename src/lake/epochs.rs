@@ -45,7 +45,7 @@ pub enum Position {
 }
 
 /// The start of an epoch, durable before any of its data is read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// The epoch.
     pub epoch: u64,
@@ -57,6 +57,19 @@ pub struct Begin {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished when the epoch is complete.
     pub once: Vec<String>,
+    /// What fingerprints are made of, by dataset or flow and part; those that were logged before are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources that are read from their beginning again: all that was read of them before is replaced by what the epoch
+    /// reads.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forgotten: BTreeSet<String>,
+    /// Sources whose flow is gone for good.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub renamed: BTreeMap<String, String>,
 }
 
 /// The end of an epoch whose changes are in every table.
@@ -94,6 +107,12 @@ pub struct History {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// What fingerprints are made of, by dataset or flow and part.
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources whose flow is gone for good.
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -126,6 +145,14 @@ impl History {
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
+        self.parts.extend(begin.parts);
+        self.dropped.extend(begin.dropped);
+        self.renamed.extend(begin.renamed);
+        for source in &begin.forgotten {
+            self.files.remove(source);
+            self.delta.remove(source);
+            self.finished_once.remove(source);
+        }
         self.finished_once.extend(begin.once);
         for (source, position) in begin.sources {
             match position {
@@ -149,6 +176,9 @@ struct Base {
     versions: BTreeMap<String, i64>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
+    parts: BTreeMap<String, BTreeMap<String, String>>,
+    dropped: BTreeSet<String>,
+    renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -192,6 +222,9 @@ impl EpochLog {
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
+                parts: base.parts,
+                dropped: base.dropped,
+                renamed: base.renamed,
                 files: base.files,
                 delta: base.delta,
             };
@@ -310,6 +343,9 @@ impl EpochLog {
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
+            parts: history.parts.clone(),
+            dropped: history.dropped.clone(),
+            renamed: history.renamed.clone(),
             files: history.files.clone(),
             delta: history.delta.clone(),
         };
@@ -393,6 +429,7 @@ mod tests {
             .into(),
             fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
             once: if epoch == 1 { vec!["o".into()] } else { vec![] },
+            ..Begin::default()
         }
     }
 

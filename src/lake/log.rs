@@ -18,18 +18,43 @@ pub(crate) enum Outcome {
     Rewritten,
     /// The same epoch is there already: an attempt that had seemed to fail.
     Repeated,
+    /// An earlier epoch of the same table: another run has been writing.
+    Earlier,
+}
+
+/// Who writes a table: the table's application id and the generation of the run.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    /// Under this id epochs are committed.
+    pub(crate) app_id: String,
+    /// A run with a greater one has taken over.
+    pub(crate) generation: u64,
+}
+
+impl Writer {
+    /// The id under which generations are committed.
+    pub(crate) fn fence_id(app_id: &str) -> String {
+        format!("{app_id}.generation")
+    }
 }
 
 /// One entry of the log while it is put together.
 pub(crate) struct Entry {
     id: Uuid,
-    transaction: Option<(String, i64)>,
+    writer: Writer,
+    epoch: Option<i64>,
     lines: Vec<Value>,
 }
 
 impl Entry {
     /// An entry for an operation, told in terms of Delta's `commitInfo`.
-    pub(crate) fn new(operation: &str, parameters: Map<String, Value>, metrics: Map<String, Value>, now: i64) -> Self {
+    pub(crate) fn new(
+        writer: &Writer,
+        operation: &str,
+        parameters: Map<String, Value>,
+        metrics: Map<String, Value>,
+        now: i64,
+    ) -> Self {
         let id = Uuid::new_v4();
         let info = json!({ "commitInfo": {
             "timestamp": now,
@@ -40,7 +65,7 @@ impl Entry {
             "engineInfo": ENGINE,
             "txnId": id.to_string(),
         }});
-        Entry { id, transaction: None, lines: vec![info] }
+        Entry { id, writer: writer.clone(), epoch: None, lines: vec![info] }
     }
 
     /// Adds an action.
@@ -48,10 +73,19 @@ impl Entry {
         self.lines.push(action);
     }
 
-    /// Adds the transaction that makes the entry happen once.
-    pub(crate) fn transaction(&mut self, app_id: &str, epoch: i64, now: i64) {
-        self.transaction = Some((app_id.to_owned(), epoch));
-        self.push(json!({ "txn": { "appId": app_id, "version": epoch, "lastUpdated": now } }));
+    /// Adds the epoch, which makes the entry happen once.
+    pub(crate) fn epoch(&mut self, epoch: u64, now: i64) -> Result<()> {
+        let epoch = countable(epoch)?;
+        self.epoch = Some(epoch);
+        self.push(json!({ "txn": { "appId": self.writer.app_id, "version": epoch, "lastUpdated": now } }));
+        Ok(())
+    }
+
+    /// Adds the writer's generation, after which no earlier one can write.
+    pub(crate) fn fence(&mut self, now: i64) -> Result<()> {
+        let (id, generation) = (Writer::fence_id(&self.writer.app_id), countable(self.writer.generation)?);
+        self.push(json!({ "txn": { "appId": id, "version": generation, "lastUpdated": now } }));
+        Ok(())
     }
 
     /// The entry's bytes.
@@ -103,18 +137,26 @@ impl Entry {
         if field("txnId") == self.id.to_string() {
             return Ok(Outcome::Committed);
         }
-        let repeated = |(app_id, epoch): &(String, i64)| {
-            actions.iter().filter_map(|x| x.get("txn")).any(|x| {
-                x.get("appId").and_then(Value::as_str) == Some(app_id)
-                    && x.get("version").and_then(Value::as_i64) >= Some(*epoch)
-            })
+        let fence_id = Writer::fence_id(&self.writer.app_id);
+        let newest = |id: &str| {
+            let of_id = |x: &&Value| x.get("appId").and_then(Value::as_str) == Some(id);
+            let transactions = actions.iter().filter_map(|x| x.get("txn")).filter(of_id);
+            transactions.filter_map(|x| x.get("version").and_then(Value::as_i64)).max()
         };
-        if self.transaction.as_ref().is_some_and(repeated) {
-            return Ok(Outcome::Repeated);
+        if let Some(generation) = newest(&fence_id).and_then(|x| u64::try_from(x).ok())
+            && generation > self.writer.generation
+        {
+            return Err(fenced(&lake.display(location), generation, self.writer.generation));
+        }
+        if let Some(epoch) = newest(&self.writer.app_id) {
+            let repeated = self.epoch.is_some_and(|x| epoch >= x);
+            return Ok(if repeated { Outcome::Repeated } else { Outcome::Earlier });
         }
         let harmless = actions.iter().all(|action| {
             let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
-            ["metaData", "protocol", "txn", "cdc"].iter().all(|x| action.get(*x).is_none())
+            let fence = |x: &Value| x.get("appId").and_then(Value::as_str) == Some(&fence_id);
+            ["metaData", "protocol", "cdc"].iter().all(|x| action.get(*x).is_none())
+                && action.get("txn").is_none_or(fence)
                 && moves("add")
                 && moves("remove")
         });
@@ -123,6 +165,19 @@ impl Entry {
         }
         Err(changed(&format!("{} by {}", field("operation"), field("engineInfo"))))
     }
+}
+
+/// A run with a greater generation writes the table now.
+pub(crate) fn fenced(table: &str, found: u64, own: u64) -> Error {
+    Error::external(
+        "FENCED",
+        format!("another run (generation {found}) has taken over the table {table}; this one (generation {own}) stops"),
+    )
+    .help("nothing is half written; the other run goes on from here")
+}
+
+fn countable(number: u64) -> Result<i64> {
+    i64::try_from(number).map_err(|_| Error::internal(format!("{number} is beyond what Delta can count")))
 }
 
 /// Where an entry lies.

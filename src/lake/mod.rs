@@ -6,11 +6,16 @@
 
 mod commit;
 mod compact;
+mod compare;
 mod data;
+mod disk;
 mod epochs;
 pub mod external;
+#[doc(hidden)]
+pub mod faults;
 mod index;
 mod log;
+mod objects;
 pub mod query;
 mod scan;
 pub mod schemas;
@@ -24,6 +29,7 @@ mod vector;
 
 pub use commit::{Commit, Committed};
 pub use compact::Maintained;
+pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};
 pub use epochs::{Abort, Begin, Complete, EpochLog, FileId, History, Position};
 pub use scan::{RowStream, Scan};

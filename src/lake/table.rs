@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::data::{DataFile, load_vectors};
 use super::index::RowIndex;
-use super::log::{Entry, Outcome, now_millis};
+use super::log::{Entry, Outcome, Writer, fenced, now_millis};
 use super::storage::Lake;
 use super::types::{from_delta, position, stored_schema, to_delta};
 use super::vector::Descriptor;
@@ -42,6 +42,22 @@ pub struct TableSpec {
     pub comment: Option<String>,
     /// Table properties as the user wrote them.
     pub properties: BTreeMap<String, String>,
+    /// Generation of the run that opens the table to write it; 0 if there are no generations.
+    pub generation: u64,
+}
+
+impl TableSpec {
+    /// A table of these rows, with nothing else said about it.
+    pub fn new(name: impl Into<String>, location: impl Into<String>, schema: SchemaRef) -> Self {
+        TableSpec {
+            name: name.into(),
+            location: location.into(),
+            schema,
+            comment: None,
+            properties: BTreeMap::new(),
+            generation: 0,
+        }
+    }
 }
 
 /// One Delta table: the sink of its changes and the reader of its rows.
@@ -56,7 +72,10 @@ pub struct Table {
     pub(crate) schema: SchemaRef,
     /// All columns of the table, as stored.
     pub(crate) stored: SchemaRef,
-    pub(crate) app_id: String,
+    /// This writer.
+    pub(crate) writer: Writer,
+    /// The greatest generation that the table holds.
+    pub(crate) fence: u64,
     pub(crate) version: i64,
     pub(crate) epoch: Option<u64>,
     /// Live files by their number; a number is not used again.
@@ -87,7 +106,8 @@ impl Table {
     /// # Errors
     /// `CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE` (user) if a column's type differs from the table's;
     /// `UNSUPPORTED_DATA_TYPE`, `DUPLICATE_COLUMN`, `UNSUPPORTED_TABLE_PROPERTY` (user);
-    /// `TABLE_NOT_OURS` (user) if the Delta table there was not made by silverflow; external errors of the storage.
+    /// `TABLE_NOT_OURS` (user) if the Delta table there was not made by silverflow; `FENCED` (external) if the table
+    /// holds a greater generation than the specification; external errors of the storage.
     pub async fn open_or_create(lake: &Lake, spec: TableSpec) -> Result<Table> {
         let wanted = stored_schema(&spec.schema).map_err(|e| e.dataset(&spec.name))?;
         let properties = checked_properties(&spec)?;
@@ -100,6 +120,7 @@ impl Table {
         let mut table = Table::load(lake, &spec.location, &delta).await.map_err(|e| e.dataset(&spec.name))?;
         table.name.clone_from(&spec.name);
         table.schema = Arc::clone(&spec.schema);
+        table.claim(spec.generation).map_err(|e| e.dataset(&spec.name))?;
         table.evolve(&spec, &wanted, &properties, &delta).await.map_err(|e| e.dataset(&spec.name))?;
         Ok(table)
     }
@@ -155,8 +176,11 @@ impl Table {
             .help("give the dataset another name, or move the table away")
         })?;
         let log_store = delta.log_store();
-        let epoch =
-            state.transaction_version(log_store.as_ref(), &app_id).await.map_err(|e| unreadable(lake, location, e))?;
+        let newest = async |id: &str| {
+            let found = state.transaction_version(log_store.as_ref(), id).await;
+            Ok::<_, Error>(found.map_err(|e| unreadable(lake, location, e))?.and_then(|x| u64::try_from(x).ok()))
+        };
+        let (epoch, fence) = (newest(&app_id).await?, newest(&Writer::fence_id(&app_id)).await?);
         let stored = from_delta(&state.schema())?;
         let version = i64::try_from(state.version()).map_err(|e| unreadable(lake, location, e))?;
         let mut table = Table {
@@ -165,9 +189,10 @@ impl Table {
             location: location.to_owned(),
             schema: Arc::clone(&stored),
             stored,
-            app_id,
+            writer: Writer { app_id, generation: 0 },
+            fence: fence.unwrap_or(0),
             version,
-            epoch: epoch.and_then(|x| u64::try_from(x).ok()),
+            epoch,
             files: BTreeMap::new(),
             next_file: 0,
             index: None,
@@ -185,9 +210,76 @@ impl Table {
             .await?
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
         let fresh = Table::load(&self.lake, &self.location, &delta).await?;
-        *self =
-            Table { name: self.name.clone(), schema: Arc::clone(&self.schema), checkpoint: self.checkpoint, ..fresh };
+        *self = Table {
+            name: self.name.clone(),
+            schema: Arc::clone(&self.schema),
+            writer: self.writer.clone(),
+            checkpoint: self.checkpoint,
+            ..fresh
+        };
+        self.claim(self.writer.generation)
+    }
+
+    /// Later commits are of this generation; the first of them carries it. Cheap: nothing is written.
+    ///
+    /// That is enough where no earlier run can still be at work. Otherwise see [`fence`](Self::fence).
+    ///
+    /// # Errors
+    /// `FENCED` (external) if the table is known to hold a greater generation.
+    pub fn claim(&mut self, generation: u64) -> Result<()> {
+        if self.fence > generation {
+            return Err(fenced(&self.location(), self.fence, generation).dataset(&self.name));
+        }
+        self.writer.generation = generation;
         Ok(())
+    }
+
+    /// Writes the generation into the table, unless it is there already. When this returns, no run of a smaller
+    /// generation can commit to the table any more: a commit that it tries ends with `FENCED`. Whatever it had
+    /// committed before shows in [`version`](Self::version) and [`epoch`](Self::epoch).
+    ///
+    /// # Errors
+    /// `FENCED` (external) if the table holds a greater generation; `TABLE_CHANGED_OUTSIDE` (external) if others wrote
+    /// to the table; external errors of the storage, after which it can be tried again.
+    pub async fn fence(&mut self, generation: u64) -> Result<()> {
+        self.claim(generation)?;
+        for _ in 0..super::commit::ATTEMPTS {
+            if self.fence == generation {
+                return Ok(());
+            }
+            let now = now_millis();
+            let entry = self.entry("FENCE", Map::new(), Map::new(), now)?;
+            let version = self.version + 1;
+            let outcome = entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await;
+            match outcome.map_err(|e| e.dataset(&self.name))? {
+                Outcome::Committed => self.committed(version),
+                Outcome::Rewritten | Outcome::Repeated | Outcome::Earlier => self.reload().await?,
+            }
+        }
+        Err(Error::external("TABLE_CHANGED_OUTSIDE", format!("others keep writing the table {}", self.location()))
+            .dataset(&self.name)
+            .help("stop the other run, then run again"))
+    }
+
+    /// An entry by this writer. The first one of a generation carries it.
+    pub(crate) fn entry(
+        &self,
+        operation: &str,
+        parameters: Map<String, Value>,
+        metrics: Map<String, Value>,
+        now: i64,
+    ) -> Result<Entry> {
+        let mut entry = Entry::new(&self.writer, operation, parameters, metrics, now);
+        if self.fence < self.writer.generation {
+            entry.fence(now)?;
+        }
+        Ok(entry)
+    }
+
+    /// The writer's entry is this version now.
+    pub(crate) fn committed(&mut self, version: i64) {
+        self.version = version;
+        self.fence = self.writer.generation;
     }
 
     fn set_files(&mut self, files: Vec<DataFile>) {
@@ -232,18 +324,18 @@ impl Table {
         let metadata = serde_json::to_value(&changed)
             .map_err(|e| Error::internal("the table's metadata has no JSON form").caused_by(e))?;
         let (now, version) = (now_millis(), self.version + 1);
-        let mut entry = Entry::new("SET TABLE DEFINITION", Map::new(), Map::new(), now);
+        let mut entry = self.entry("SET TABLE DEFINITION", Map::new(), Map::new(), now)?;
         if needs_ntz(&stored) && !needs_ntz(&self.stored) {
             entry.push(protocol(true));
         }
         entry.push(json!({ "metaData": metadata }));
         match entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await? {
             Outcome::Committed => {
-                self.version = version;
+                self.committed(version);
                 self.stored = stored;
                 Ok(())
             }
-            Outcome::Rewritten | Outcome::Repeated => Err(Error::external(
+            Outcome::Rewritten | Outcome::Repeated | Outcome::Earlier => Err(Error::external(
                 "TABLE_CHANGED_OUTSIDE",
                 format!("the table {} was rewritten while it was opened", self.location()),
             )
@@ -328,7 +420,8 @@ async fn create(
     let mut configuration: Map<String, Value> = properties.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
     configuration.insert("delta.enableDeletionVectors".into(), json!("true"));
     configuration.insert("delta.checkpointInterval".into(), json!(super::compact::CHECKPOINT_INTERVAL.to_string()));
-    configuration.insert(APP_ID.into(), json!(Uuid::new_v4().to_string()));
+    let writer = Writer { app_id: Uuid::new_v4().to_string(), generation: spec.generation };
+    configuration.insert(APP_ID.into(), json!(writer.app_id));
     let mut metadata = json!({
         "id": Uuid::new_v4().to_string(),
         "name": spec.name,
@@ -341,9 +434,12 @@ async fn create(
     if let (Some(comment), Some(fields)) = (&spec.comment, metadata.as_object_mut()) {
         fields.insert("description".into(), json!(comment));
     }
-    let mut entry = Entry::new("CREATE TABLE", Map::new(), Map::new(), now);
+    let mut entry = Entry::new(&writer, "CREATE TABLE", Map::new(), Map::new(), now);
     entry.push(protocol(needs_ntz(stored)));
     entry.push(json!({ "metaData": metadata }));
+    if writer.generation > 0 {
+        entry.fence(now)?;
+    }
     entry.create(lake, &spec.location, 0, entry.bytes(), Vec::new()).await.map(drop)
 }
 

@@ -104,11 +104,8 @@ fn multiset(batches: &[RecordBatch], schema: &SchemaRef) -> Vec<Vec<u8>> {
 
 fn spec(schema: &SchemaRef) -> TableSpec {
     TableSpec {
-        name: "main.default.t".into(),
-        location: "main/default/t".into(),
-        schema: Arc::clone(schema),
         comment: Some("a test".into()),
-        properties: BTreeMap::new(),
+        ..TableSpec::new("main.default.t", "main/default/t", Arc::clone(schema))
     }
 }
 
@@ -275,6 +272,49 @@ async fn another_writer_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_taken_over_can_commit_nothing() {
+    let (_folder, lake) = new_lake().await;
+    let of = |generation| TableSpec { generation, ..spec(&ints(&[]).schema()) };
+    let mut old = Table::open_or_create(&lake, of(3)).await.unwrap();
+    old.commit(change(1, &[1], &[])).await.unwrap().unwrap();
+    let mut new = Table::open_or_create(&lake, of(4)).await.unwrap();
+    // What the old run still commits before the fence is seen by the new one.
+    old.commit(change(2, &[2], &[])).await.unwrap().unwrap();
+    let before = old.version();
+    new.fence(4).await.unwrap();
+    assert_eq!((new.epoch(), new.version()), (Some(2), before + 1));
+    new.fence(4).await.unwrap();
+    assert_eq!(new.version(), before + 1, "a table that has the generation gets no second entry");
+    for epoch in [2, 3, 3] {
+        let error = match old.commit(change(epoch, &[3], &[1])).await {
+            Ok(None) if epoch == 2 => continue,
+            other => other.unwrap_err(),
+        };
+        assert_eq!((error.code(), error.fault()), ("FENCED", crate::error::Fault::External));
+    }
+    new.commit(change(3, &[30], &[1])).await.unwrap().unwrap();
+    assert_eq!(old.commit(change(3, &[3], &[1])).await.unwrap_err().code(), "FENCED");
+    assert_eq!(Table::open_or_create(&lake, of(3)).await.unwrap_err().code(), "FENCED");
+    assert_eq!(numbers(&new).await, [2, 30]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_commit_of_a_generation_carries_it() {
+    let (_folder, lake) = new_lake().await;
+    let of = |generation| TableSpec { generation, ..spec(&ints(&[]).schema()) };
+    let mut old = Table::open_or_create(&lake, of(0)).await.unwrap();
+    old.commit(change(1, &[1], &[])).await.unwrap().unwrap();
+    let mut new = Table::open_or_create(&lake, of(9)).await.unwrap();
+    let version = new.version();
+    new.commit(change(2, &[2], &[])).await.unwrap().unwrap();
+    new.fence(9).await.unwrap();
+    assert_eq!(new.version(), version + 1);
+    assert_eq!(old.commit(change(2, &[2], &[])).await.unwrap_err().code(), "FENCED");
+    assert_eq!(Table::open_or_create(&lake, of(8)).await.unwrap_err().code(), "FENCED");
+    assert_eq!(numbers(&Table::open_or_create(&lake, of(9)).await.unwrap()).await, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rewriting_by_others_is_taken_over() {
     let (_folder, lake) = new_lake().await;
     let schema = ints(&[]).schema();
@@ -361,7 +401,11 @@ async fn many_epochs_stay_in_few_files_and_survive_a_log_checkpoint() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_in_an_object_store_is_the_same() {
     let store = Arc::new(object_store::memory::InMemory::new());
-    let lake = Lake::with_store(store, &url::Url::parse("memory:///some/place").unwrap()).unwrap();
+    let lake = Lake::with_store(
+        super::objects::Objects::remote(store, super::faults::Guard::default()),
+        &url::Url::parse("memory:///some/place").unwrap(),
+    )
+    .unwrap();
     let schema = ints(&[]).schema();
     let mut table = Table::open_or_create(&lake, spec(&schema)).await.unwrap();
     table.commit(change(1, &[1, 2, 3], &[])).await.unwrap();
@@ -370,8 +414,7 @@ async fn a_table_in_an_object_store_is_the_same() {
     assert_eq!(numbers(&table).await, [1, 3, 4]);
     assert_eq!(multiset(&by_delta_rs(&lake, Some(1)).await, &schema), multiset(&[ints(&[1, 2, 3])], &schema));
     let (mut log, _) = EpochLog::load(&lake).await.unwrap();
-    let begin =
-        Begin { epoch: 3, wall_micros: 0, sources: BTreeMap::new(), fingerprints: BTreeMap::new(), once: vec![] };
+    let begin = Begin { epoch: 3, ..Begin::default() };
     log.begin(&begin).await.unwrap();
     assert_eq!(EpochLog::load(&lake).await.unwrap().1.open, Some(begin));
 }

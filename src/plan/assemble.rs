@@ -92,7 +92,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
         }
     }
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
-    fingerprints(&mut datasets, drafts, &numbering, zone);
+    fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
     retractions(&mut datasets, &numbering.sources);
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints })
@@ -198,6 +198,7 @@ fn replay_dataset(
         wall,
         replay_point: true,
         fingerprint: String::new(),
+        parts: BTreeMap::new(),
         comment: Some(format!("What flow {} of {} has read", read.id, draft.dataset.name)),
         properties: BTreeMap::new(),
         upstream: Vec::new(),
@@ -331,6 +332,7 @@ fn lower_dataset(
         wall: judged_wall && draft.cdc.is_none(),
         replay_point,
         fingerprint: String::new(),
+        parts: BTreeMap::new(),
         comment: draft.dataset.comment.clone(),
         properties: draft.dataset.properties.clone(),
         upstream: upstream.into_iter().collect(),

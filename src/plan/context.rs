@@ -66,7 +66,9 @@ pub fn session(clock: bool, settings: &Settings) -> Result<SessionContext> {
     }
     state.register_function_rewrite(Arc::new(SparkMeaning::new(settings, &functions))).map_err(failed)?;
     for function in functions {
-        state.register_udf(function).map_err(failed)?;
+        if functions::callable(function.name()) {
+            state.register_udf(function).map_err(failed)?;
+        }
     }
     for function in functions::higher_order(settings) {
         state.register_higher_order_function(function).map_err(failed)?;

@@ -15,7 +15,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
-use super::functions::Settings;
+use super::functions::{self, Settings};
 use super::identifiers::fold;
 use super::metadata::{METADATA, hide_from_wildcards};
 use super::syntax::read_as_spark;
@@ -97,6 +97,19 @@ pub(super) fn plan_expr(
     Ok((expr, columns, data_type))
 }
 
+/// Spark's functions whose values follow from no input.
+const VOLATILE: [&str; 9] = [
+    "uuid",
+    "rand",
+    "random",
+    "randn",
+    "randstr",
+    "uniform",
+    "shuffle",
+    "monotonically_increasing_id",
+    "spark_partition_id",
+];
+
 fn shown(column: &Column) -> String {
     column.name.clone()
 }
@@ -140,9 +153,15 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             let mut lines = message.lines();
             let first = lines.next().unwrap_or_default();
             let name = first.split('\'').nth(1).unwrap_or_default();
+            if VOLATILE.contains(&name) {
+                let message = format!("{name} gives another value each time, so that a table could never be rebuilt");
+                return Error::user("NOT_SUPPORTED", message).at(&place);
+            }
             let mut error = Error::user("UNKNOWN_FUNCTION", format!("there is no function {name}"));
-            if let Some(near) = message.split("Did you mean '").nth(1).and_then(|rest| rest.split('\'').next()) {
-                error = error.help(format!("did you mean {near}?"));
+            let names = functions::names();
+            match near_miss(name, names.iter().map(String::as_str)) {
+                Some(near) => error = error.help(format!("did you mean {near}?")),
+                None => error = error.help("SHOW FUNCTIONS in `silverflow query` lists all there are"),
             }
             error
         }

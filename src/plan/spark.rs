@@ -5,10 +5,11 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue, TableReference, not_impl_err, plan_err};
+use datafusion::functions::core::get_field;
 use datafusion::logical_expr::expr::{Case, InList, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::FunctionRewrite;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawFieldAccessExpr, TypePlanner};
@@ -72,12 +73,24 @@ impl SparkMeaning {
         let temporal = |t: &DataType| matches!(t, DataType::Date32 | DataType::Timestamp(..));
         match op {
             Operator::Plus | Operator::Minus if interval(&lt) || interval(&rt) => {
-                // Text beside an interval is a timestamp.
+                // Text beside an interval is a timestamp, and so is a date beside hours.
+                let hours = has_hours(&left) || has_hours(&right);
+                let instant = functions::instant();
                 let side = |expr: Box<Expr>, t: &DataType| match t {
-                    DataType::Utf8 => self.cast(*expr, t, &functions::instant()).map(Box::new),
+                    DataType::Utf8 => self.cast(*expr, t, &instant).map(Box::new),
+                    DataType::Date32 if hours => self.cast(*expr, t, &instant).map(Box::new),
                     _ => Ok(expr),
                 };
-                plain(side(left, &lt)?, side(right, &rt)?)
+                let (left, right) = (side(left, &lt)?, side(right, &rt)?);
+                let (left_instant, right_instant) =
+                    (left.get_type(schema)? == instant, right.get_type(schema)? == instant);
+                match op {
+                    _ if self.settings.zone.is_utc() => plain(left, right),
+                    Operator::Minus if left_instant => self.call("minus_interval", vec![*left, *right], schema),
+                    Operator::Plus if left_instant => self.call("plus_interval", vec![*left, *right], schema),
+                    Operator::Plus if right_instant => self.call("plus_interval", vec![*right, *left], schema),
+                    _ => plain(left, right),
+                }
             }
             Operator::Plus if lt == DataType::Date32 && !temporal(&rt) => {
                 self.call("date_add", vec![*left, *right], schema)
@@ -108,7 +121,16 @@ impl SparkMeaning {
             | Operator::Gt
             | Operator::GtEq
             | Operator::IsDistinctFrom
-            | Operator::IsNotDistinctFrom => self.comparison(*left, op, *right, &lt, &rt),
+            | Operator::IsNotDistinctFrom => {
+                if interval(&lt) || interval(&rt) {
+                    let (left, right) = (
+                        self.call("interval_micros", vec![*left], schema)?,
+                        self.call("interval_micros", vec![*right], schema)?,
+                    );
+                    return plain(Box::new(left), Box::new(right));
+                }
+                self.comparison(*left, op, *right, &lt, &rt)
+            }
             Operator::BitwiseAnd | Operator::BitwiseOr | Operator::BitwiseXor => {
                 match functions::common([&lt, &rt], self.settings.ansi) {
                     Some(one) if one.is_integer() => {
@@ -126,10 +148,6 @@ impl SparkMeaning {
     }
 
     fn comparison(&self, left: Expr, op: Operator, right: Expr, lt: &DataType, rt: &DataType) -> Result<Expr> {
-        let interval = |t: &DataType| matches!(t, DataType::Interval(_) | DataType::Duration(_));
-        if interval(lt) || interval(rt) {
-            return Ok(Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) }));
-        }
         let Some(one) = functions::compared(lt, rt, self.settings.ansi) else {
             return plan_err!("{lt} and {rt} cannot be compared");
         };
@@ -148,13 +166,9 @@ impl SparkMeaning {
         for item in &list {
             types.push(item.get_type(schema)?);
         }
-        let mut one = DataType::Null;
-        for t in &types {
-            one = match functions::compared(&one, t, self.settings.ansi) {
-                Some(one) => one,
-                None => return plan_err!("the values of IN have no type in common with {one}"),
-            };
-        }
+        let Some(one) = functions::common(&types, self.settings.ansi) else {
+            return plan_err!("the values of IN have no type in common");
+        };
         let mut cast = types.iter().zip(std::iter::once(*expr).chain(list)).map(|(t, e)| {
             let cast = self.cast(e, t, &one)?;
             Ok(if one.is_floating() { functions::normal(cast) } else { cast })
@@ -231,38 +245,80 @@ impl FunctionRewrite for SparkMeaning {
                 let from = expr.get_type(schema)?;
                 Expr::Not(Box::new(self.cast(*expr, &from, &DataType::Boolean)?))
             }
-            Expr::ScalarFunction(ScalarFunction { func, args }) => match (func.name(), args.as_slice()) {
-                // A branch that is not taken is not computed, as CASE has it.
-                ("if", [_, _, _]) => {
-                    let mut args = args.into_iter();
-                    let mut next = || args.next().unwrap_or_else(|| lit(ScalarValue::Null));
-                    let (test, then) = (next(), next());
-                    let case = Case::new(None, vec![(Box::new(test), Box::new(then))], Some(Box::new(next())));
-                    self.case(case, schema)?
-                }
-                _ => self.with_types(func, args, schema)?,
-            },
+            Expr::ScalarFunction(ScalarFunction { func, args }) => self.with_types(func, args, schema)?,
             other => return Ok(Transformed::no(other)),
         };
         Ok(Transformed::yes(rewritten))
     }
 }
 
-/// `a.b` and `a[b]` over structs, arrays and maps.
+/// `a.b` and `a[b]` over structs, arrays and maps, and maps themselves, which the planner has a way of its own for.
 #[derive(Debug)]
 pub(super) struct SparkAccess {
     subscript: Arc<ScalarUDF>,
     member: Arc<ScalarUDF>,
+    map: Arc<ScalarUDF>,
 }
 
 impl SparkAccess {
     pub(super) fn new(functions: &[Arc<ScalarUDF>]) -> Option<SparkAccess> {
         let find = |name: &str| functions.iter().find(|f| f.name() == name).cloned();
-        Some(SparkAccess { subscript: find("subscript")?, member: find("member")? })
+        Some(SparkAccess { subscript: find("subscript")?, member: find("member")?, map: find("map")? })
+    }
+}
+
+impl SparkAccess {
+    /// `expr.name`, `None` for a struct, which the planner knows itself.
+    fn named(&self, expr: Expr, from: &DataType, name: ScalarValue) -> std::result::Result<Expr, Expr> {
+        let func = match from {
+            DataType::Map(..) => &self.subscript,
+            DataType::List(_) => &self.member,
+            _ => return Err(expr),
+        };
+        Ok(Expr::ScalarFunction(ScalarFunction { func: Arc::clone(func), args: vec![expr, lit(name)] }))
     }
 }
 
 impl ExprPlanner for SparkAccess {
+    fn plan_make_map(&self, args: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
+        Ok(PlannerResult::Planned(self.map.call(args)))
+    }
+
+    fn plan_compound_identifier(
+        &self,
+        field: &Field,
+        qualifier: Option<&TableReference>,
+        names: &[String],
+    ) -> Result<PlannerResult<Vec<Expr>>> {
+        let mut expr = Expr::Column(Column::from((qualifier, field)));
+        let mut from = field.data_type().clone();
+        let columns =
+            DFSchema::new_with_metadata(vec![(qualifier.cloned(), Arc::new(field.clone()))], Default::default())?;
+        for name in names {
+            let member = |fields: &Fields| {
+                let same = fields.iter().find(|f| f.name() == name);
+                same.or_else(|| fields.iter().find(|f| f.name().eq_ignore_ascii_case(name))).cloned()
+            };
+            match &from {
+                DataType::Struct(fields) => {
+                    let Some(found) = member(fields) else {
+                        return plan_err!("{expr} has no member {name}");
+                    };
+                    expr = get_field().call(vec![expr, lit(found.name().clone())]);
+                    from = found.data_type().clone();
+                }
+                other => {
+                    expr = match self.named(expr, other, ScalarValue::from(name.as_str())) {
+                        Ok(found) => found,
+                        Err(expr) => return plan_err!("{expr} is {other} and has no members"),
+                    };
+                    from = expr.get_type(&columns)?;
+                }
+            }
+        }
+        Ok(PlannerResult::Planned(expr))
+    }
+
     fn plan_field_access(
         &self,
         access: RawFieldAccessExpr,
@@ -274,10 +330,9 @@ impl ExprPlanner for SparkAccess {
         };
         let from = expr.get_type(schema)?;
         match field_access {
-            GetFieldAccess::NamedStructField { name } => match from {
-                DataType::Map(..) => planned(&self.subscript, vec![expr, lit(name)]),
-                DataType::List(_) => planned(&self.member, vec![expr, lit(name)]),
-                _ => Ok(PlannerResult::Original(RawFieldAccessExpr {
+            GetFieldAccess::NamedStructField { name } => match self.named(expr, &from, name.clone()) {
+                Ok(found) => Ok(PlannerResult::Planned(found)),
+                Err(expr) => Ok(PlannerResult::Original(RawFieldAccessExpr {
                     field_access: GetFieldAccess::NamedStructField { name },
                     expr,
                 })),
@@ -290,6 +345,27 @@ impl ExprPlanner for SparkAccess {
     }
 }
 
+/// A type as DDL writes it, whatever brackets it was parsed from.
+fn ddl(sql_type: &ast::DataType) -> String {
+    match sql_type {
+        ast::DataType::Map(key, value) => format!("MAP<{}, {}>", ddl(key), ddl(value)),
+        ast::DataType::Array(ast::ArrayElemTypeDef::AngleBracket(item) | ast::ArrayElemTypeDef::Parenthesis(item)) => {
+            format!("ARRAY<{}>", ddl(item))
+        }
+        ast::DataType::Struct(fields, _) => {
+            let members: Vec<String> = fields
+                .iter()
+                .map(|f| match &f.field_name {
+                    Some(name) => format!("`{}`: {}", name.value.replace('`', "``"), ddl(&f.field_type)),
+                    None => ddl(&f.field_type),
+                })
+                .collect();
+            format!("STRUCT<{}>", members.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Types by their names in Spark's DDL.
 #[derive(Debug)]
 pub(super) struct SparkTypes;
@@ -299,11 +375,20 @@ impl TypePlanner for SparkTypes {
         match sql_type {
             // Without a size it is an interval between days and microseconds, which DDL has no name for.
             ast::DataType::Interval { .. } => Ok(None),
-            other => match functions::ddl(&other.to_string()) {
+            other => match functions::ddl(&ddl(other)) {
                 Ok(found) => Ok(Some(Arc::new(Field::new("", found, true)))),
                 Err(message) => plan_err!("{message}"),
             },
         }
+    }
+}
+
+/// Whether a literal interval has a part below a day.
+fn has_hours(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(v)), _) => v.nanoseconds != 0,
+        Expr::Literal(ScalarValue::IntervalDayTime(Some(v)), _) => v.milliseconds != 0,
+        _ => false,
     }
 }
 

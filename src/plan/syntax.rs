@@ -2,14 +2,15 @@
 
 use std::ops::ControlFlow;
 
+use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    self, AccessExpr, BinaryOperator, CastKind, CeilFloorKind, DataType, DuplicateTreatment, ExactNumberInfo, Expr,
-    Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, JsonPathElem,
-    LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, TrimWhereField, TypedString, UnaryOperator, Value,
-    ValueWithSpan, VisitMut, VisitorMut,
+    self, AccessExpr, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, DuplicateTreatment,
+    ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
+    GroupByExpr, Ident, JsonPathElem, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, TrimWhereField,
+    TypedString, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
 };
 
-use super::functions::schema_of;
+use super::functions::{NOT, schema_of};
 
 /// Rewrites every expression in `node`.
 pub fn read_as_spark(node: &mut impl VisitMut) {
@@ -82,6 +83,9 @@ fn name_of(expr: &Expr, index: usize) -> String {
         Expr::CompoundIdentifier(parts) => parts.last().map_or_else(String::new, |p| p.value.clone()),
         Expr::CompoundFieldAccess { access_chain, .. } => match access_chain.last() {
             Some(AccessExpr::Dot(Expr::Identifier(ident))) => ident.value.clone(),
+            Some(AccessExpr::Dot(Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(name), .. }))) => {
+                name.clone()
+            }
             _ => format!("col{}", index + 1),
         },
         Expr::Named { name, .. } => name.value.clone(),
@@ -109,6 +113,86 @@ fn arguments(function: &mut Function) -> Option<&mut Vec<FunctionArg>> {
     }
 }
 
+/// The arguments, where none has a name.
+fn positional(given: &mut Vec<FunctionArg>) -> Option<Vec<Expr>> {
+    let plain = |argument: &FunctionArg| matches!(argument, FunctionArg::Unnamed(FunctionArgExpr::Expr(_)));
+    if !given.iter().all(plain) {
+        return None;
+    }
+    let values = given.drain(..).filter_map(|argument| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr),
+        _ => None,
+    });
+    Some(values.collect())
+}
+
+/// Types whose names are functions that cast.
+pub(super) const CASTS: [&str; 12] = [
+    "bigint",
+    "binary",
+    "boolean",
+    "date",
+    "decimal",
+    "double",
+    "float",
+    "int",
+    "smallint",
+    "string",
+    "timestamp",
+    "tinyint",
+];
+
+fn cast_name(name: &str) -> Option<DataType> {
+    CASTS.contains(&name).then(|| DataType::Custom(ObjectName::from(vec![Ident::new(name)]), Vec::new()))
+}
+
+/// The number and unit pairs of an interval such as `'1 02:03:04' DAY TO SECOND`.
+fn spread(text: &str, from: &DateTimeField, to: &DateTimeField) -> Option<String> {
+    const UNITS: [&str; 4] = ["day", "hour", "minute", "second"];
+    let (negative, text) = match text.trim().strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.trim().trim_start_matches('+')),
+    };
+    let sign = if negative { "-" } else { "" };
+    if matches!((from, to), (DateTimeField::Year, DateTimeField::Month)) {
+        let (years, months) = text.split_once('-')?;
+        return Some(format!("{sign}{years} year {sign}{months} month"));
+    }
+    let place = |field: &DateTimeField| UNITS.iter().position(|unit| field.to_string().eq_ignore_ascii_case(unit));
+    let units = UNITS.get(place(from)?..=place(to)?)?;
+    let parts: Vec<&str> = text.split([' ', ':']).collect();
+    if parts.len() != units.len() {
+        return None;
+    }
+    Some(parts.iter().zip(units).map(|(part, unit)| format!("{sign}{part} {unit}")).collect::<Vec<_>>().join(" "))
+}
+
+fn interval(interval: &mut ast::Interval) {
+    untyped(&mut interval.value);
+    if let (Some(from), Some(to)) = (&interval.leading_field, &interval.last_field)
+        && let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = interval.value.as_mut()
+        && let Some(plain) = spread(text, from, to)
+    {
+        *text = plain;
+        interval.leading_field = None;
+        interval.last_field = None;
+    }
+}
+
+/// Names of members behind a value that is computed are text to the planner.
+fn members(root: &Expr, chain: &mut [AccessExpr]) {
+    let mut named = matches!(root, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+    for access in chain {
+        match access {
+            AccessExpr::Dot(Expr::Identifier(name)) if !named => {
+                *access = AccessExpr::Dot(string(name.value.clone()));
+            }
+            AccessExpr::Dot(_) => {}
+            AccessExpr::Subscript(_) => named = false,
+        }
+    }
+}
+
 /// Units that `dateadd(unit, …)` and its like take as a bare word.
 fn unit(expr: &Expr) -> Option<String> {
     match expr {
@@ -131,6 +215,26 @@ fn function(function: &mut Function) -> Option<Expr> {
             function.name = ObjectName::from(vec![Ident::new(name)]);
             None
         }
+        "if" => {
+            let mut values = positional(given)?.into_iter();
+            let (condition, result) = (values.next()?, values.next()?);
+            let otherwise = values.next();
+            if values.next().is_some() {
+                return None;
+            }
+            // A branch that is not taken is not computed, as CASE has it.
+            Some(Expr::Case {
+                case_token: AttachedToken::empty(),
+                end_token: AttachedToken::empty(),
+                operand: None,
+                conditions: vec![CaseWhen { condition, result }],
+                else_result: otherwise.map(Box::new),
+            })
+        }
+        name if given.len() == 1 && cast_name(name).is_some() => {
+            let data_type = cast_name(name)?;
+            positional(given)?.pop().map(|value| cast(value, data_type))
+        }
         "from_json" => {
             // The schema of a sample is known at once.
             if let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(schema))) = given.get_mut(1)
@@ -140,15 +244,9 @@ fn function(function: &mut Function) -> Option<Expr> {
             }
             None
         }
-        "struct" => {
-            let mut values = Vec::with_capacity(given.len());
-            for argument in given.drain(..) {
-                match argument {
-                    FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => values.push(expr),
-                    _ => return None,
-                }
-            }
-            Some(structure(values))
+        "struct" => Some(structure(positional(given)?)),
+        "map" if given.is_empty() => {
+            Some(call("map_from_arrays", vec![call("array", Vec::new()), call("array", Vec::new())]))
         }
         _ => None,
     }
@@ -225,7 +323,7 @@ fn read(expr: &mut Expr) -> Option<Expr> {
         }
         Expr::UnaryOp { op, expr } => {
             let name = match op {
-                UnaryOperator::BitwiseNot => "bitwise_not",
+                UnaryOperator::BitwiseNot => NOT,
                 UnaryOperator::BangNot => return Some(negated(take(expr), true)),
                 UnaryOperator::Plus => "positive",
                 UnaryOperator::Minus => "negative",
@@ -304,7 +402,8 @@ impl VisitorMut for Reader {
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         match expr {
-            Expr::Interval(interval) => untyped(&mut interval.value),
+            Expr::Interval(found) => interval(found),
+            Expr::CompoundFieldAccess { root, access_chain } => members(root, access_chain),
             other => {
                 if let Some(read) = read(other) {
                     *other = read;

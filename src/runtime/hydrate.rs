@@ -1,16 +1,60 @@
 //! Hydration: what replay points hold goes back into the dataflow, as of the last complete epoch.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
 use super::columns::{add_wall, by_arrival};
+use super::definitions::table_key;
 use super::worker::{Mail, ToWorker};
-use crate::dataflow::{Batch, Inlet, relabel, with_wall};
+use crate::dataflow::{Batch, Inlet, Start, TableId, relabel, with_wall};
 use crate::error::{Error, Result};
-use crate::lake::Table;
 use crate::lake::types::conform;
+use crate::lake::{History, Table};
+use crate::plan::Plan;
+
+/// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
+/// not there are passed over.
+pub fn hydrate<'t>(
+    plan: &Plan,
+    start: &Start,
+    history: &History,
+    table: impl Fn(TableId) -> Option<&'t Table>,
+    mail: &Mail,
+    io: &Handle,
+) -> Result<()> {
+    if start.hydrated == 0 {
+        return Ok(());
+    }
+    for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
+        let rejudge = start.rejudge.contains(&index);
+        for id in [TableId::Rows(index), TableId::Quarantine(index)] {
+            let Some(table) = table(id) else { continue };
+            let Some(version) = history.versions.get(&table_key(plan, id)) else { continue };
+            let (inlet, schema) = match id {
+                TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
+                TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
+                TableId::Quarantine(_) => match &dataset.quarantine {
+                    Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
+                    None => continue,
+                },
+            };
+            let hydration = Hydration {
+                table,
+                version: Some(*version),
+                only: None,
+                inlet,
+                epoch: start.hydrated,
+                schema,
+                wall: dataset.wall,
+            };
+            hydration.send(&history.walls, mail, io)?;
+        }
+    }
+    Ok(())
+}
 
 /// Stored rows on their way to an inlet.
 pub struct Hydration<'a> {

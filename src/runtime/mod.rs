@@ -10,25 +10,33 @@
 mod backlog;
 mod columns;
 mod commit;
+mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod memory;
 mod outside;
+mod preamble;
 mod query;
 mod report;
+mod settle;
 mod supervisor;
 mod tables;
+mod verify;
 mod worker;
 
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
-use crate::lake::Lake;
+use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use definitions::Recompute;
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
+pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
@@ -40,8 +48,13 @@ pub struct RunOptions {
     pub workers: usize,
     /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
     pub wall: Option<DateTime<Utc>>,
+    /// Compute tables anew whose definitions have changed; otherwise that is an error.
+    pub recompute: bool,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// The pipeline's storage, opened before; for tests of its failures.
+    #[doc(hidden)]
+    pub lake: Option<Lake>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -49,7 +62,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, recompute: true, progress: None, lake: None, before_epoch: None }
     }
 }
 
@@ -63,21 +76,48 @@ impl Default for RunOptions {
 /// (external). In each case the epoch at hand is in no table, or is finished by the next run.
 pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     let io = io()?;
-    supervisor::run(pipeline, options, io.handle())
+    preamble::run(pipeline, options, io.handle())
 }
 
-/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources.
+/// What a dry run finds.
+#[derive(Debug)]
+pub struct DryRun {
+    /// The plan.
+    pub plan: Plan,
+    /// What the next run would compute anew, in the order of the graph.
+    pub recompute: Vec<Recompute>,
+}
+
+/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources, and
+/// compares the definitions with those under which existing tables were made.
 ///
 /// # Errors
-/// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
-pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
+/// The mistakes of the pipeline, and definitions that do not fit existing tables (user); sources whose schema cannot be read
+/// (external).
+pub fn dry_run(pipeline: &Pipeline) -> Result<DryRun> {
     let io = io()?;
     let lake = match io.block_on(Lake::existing(&pipeline.storage)) {
         Ok(lake) => Some(lake),
         Err(error) if error.code() == "STORAGE_NOT_ACCESSIBLE" => None,
         Err(error) => return Err(error),
     };
-    analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
+    let history = match &lake {
+        Some(lake) => io.block_on(EpochLog::load(lake))?.1,
+        None => History::default(),
+    };
+    let outside = outside::LakeOutside {
+        lake: lake.clone(),
+        io: io.handle().clone(),
+        remember: false,
+        renamed: history.renamed.clone(),
+    };
+    let plan = analyze(pipeline, &outside)?;
+    definitions::start(&plan, &history)?;
+    let recompute = match &lake {
+        Some(lake) => definitions::recompute(&plan, &history, lake, io.handle())?,
+        None => Vec::new(),
+    };
+    Ok(DryRun { plan, recompute })
 }
 
 fn io() -> Result<tokio::runtime::Runtime> {

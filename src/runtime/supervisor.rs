@@ -8,119 +8,44 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::Backlog;
 use super::commit::{CommitDone, Committer, ToCommitter};
-use super::definitions::{fingerprints, keeper, start, table_key};
-use super::hydrate::Hydration;
+use super::computed::{Computed, faults};
+use super::definitions::{fingerprints, keeper, parts};
+use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
-use super::outside::LakeOutside;
 use super::report::RunReport;
-use super::tables::{Tables, describe};
-use super::worker::{FromWorker, Mail, Workers};
-use crate::dataflow::{Batch, Counts, Inlet, Outcome, RowFault, SHOWN_ROWS, Start, TableId};
+use super::tables::Tables;
+use super::worker::{FromWorker, Mail};
+use crate::dataflow::{Inlet, Start, TableId};
 use crate::error::{Error, Fault, Result};
-use crate::lake::{Abort, Begin, Complete, EpochLog, History, Lake, Position};
-use crate::pipeline::Pipeline;
-use crate::plan::{Feed, Plan, SourceKind, analyze};
+use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
+use crate::plan::{Plan, SourceKind};
 
-/// Runs everything that is new.
-pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
-    let say = |line: &str| {
-        if let Some(progress) = &options.progress {
-            progress(line);
-        }
-    };
-    // Scans start tasks of the runtime.
-    let _context = io.enter();
-    let lake = io.block_on(Lake::open(&pipeline.storage))?;
-    let (log, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
-    let plan = Arc::new(analyze(pipeline, &outside)?);
-    let begin = start(&plan, &history)?;
-    let mut report = RunReport {
-        pipeline: pipeline.name.clone(),
-        storage: lake.url().to_string(),
-        last_epoch: history.last_complete,
-        ..RunReport::default()
-    };
-    let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
-        if history.last_complete.is_none() {
-            // Readers find empty tables rather than none.
-            Tables::open(&plan, &lake, &history, io)?;
-        }
-        report.tables = describe(&plan, &lake, &history);
-        return Ok(report);
-    }
-    let tables = Tables::open(&plan, &lake, &history, io)?;
-    if history.last_complete.is_none() && history.open.is_none() && tables.epochs.values().any(Option::is_some) {
-        return Err(Error::external(
-            "EPOCH_LOG_MISSING",
-            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
-        )
-        .help("restore _silverflow/epochs; without it everything would be read a second time"));
-    }
-    report.tables = describe(&plan, &lake, &history);
-    let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
-    let (events_out, events) = bounded(256);
-    let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &begin, options, &events_out)?;
-    let mut supervisor = Supervisor {
-        plan,
-        begin,
-        compare,
-        log,
-        walls: history.walls.clone(),
-        versions: history.versions.clone(),
-        lake,
-        io: io.clone(),
-        mail: workers.mail(),
-        events,
-        committers: BTreeMap::new(),
-        tables,
-        commits_out,
-        commits,
-        report,
-        options,
-    };
-    let outcome = supervisor.drive(&history, &mut backlog, &say);
-    let ended = workers.stop();
-    outcome?;
-    ended?;
-    Ok(supervisor.report)
-}
-
-struct Supervisor<'a> {
-    plan: Arc<Plan>,
-    begin: Start,
+/// One run: its actors, its log, and what it has come to.
+pub(super) struct Supervisor<'a> {
+    pub(super) plan: Arc<Plan>,
+    pub(super) begin: Start,
     /// Tables to be set by comparison in the next epoch that is cut.
-    compare: BTreeSet<TableId>,
-    log: EpochLog,
-    walls: BTreeMap<u64, i64>,
-    versions: BTreeMap<String, i64>,
-    lake: Lake,
-    io: Handle,
-    mail: Mail,
-    events: Receiver<FromWorker>,
-    committers: BTreeMap<TableId, Committer>,
-    tables: Tables,
-    commits_out: Sender<CommitDone>,
-    commits: Receiver<CommitDone>,
-    report: RunReport,
-    options: &'a RunOptions,
-}
-
-/// What the workers made of an epoch.
-#[derive(Default)]
-struct Computed {
-    changes: BTreeMap<TableId, Vec<Batch>>,
-    counts: BTreeMap<usize, Counts>,
-    faults: Vec<Box<RowFault>>,
+    pub(super) compare: BTreeSet<TableId>,
+    pub(super) log: EpochLog,
+    pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) versions: BTreeMap<String, i64>,
+    pub(super) lake: Lake,
+    pub(super) io: Handle,
+    pub(super) mail: Mail,
+    pub(super) events: Receiver<FromWorker>,
+    pub(super) committers: BTreeMap<TableId, Committer>,
+    pub(super) tables: Tables,
+    pub(super) commits_out: Sender<CommitDone>,
+    pub(super) commits: Receiver<CommitDone>,
+    pub(super) report: RunReport,
+    pub(super) options: &'a RunOptions,
 }
 
 impl Supervisor<'_> {
-    fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
+    /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
+    pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
         self.hydrate(history)?;
         if let Some(open) = history.open.clone() {
             self.finish(open, say)?;
@@ -138,34 +63,7 @@ impl Supervisor<'_> {
     /// Brings the operators to the end of the last complete epoch, without any output.
     fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        if epoch > 0 {
-            for (index, dataset) in self.plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
-                let rejudge = self.begin.rejudge.contains(&index);
-                let width_wall = dataset.wall;
-                for table in [TableId::Rows(index), TableId::Quarantine(index)] {
-                    let Some(stored) = self.tables.get(table) else { continue };
-                    let Some(version) = history.versions.get(&table_key(&self.plan, table)) else { continue };
-                    let (inlet, schema) = match table {
-                        TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                        TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                        TableId::Quarantine(_) => match &dataset.quarantine {
-                            Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
-                            None => continue,
-                        },
-                    };
-                    let hydration = Hydration {
-                        table: stored,
-                        version: Some(*version),
-                        only: None,
-                        inlet,
-                        epoch,
-                        schema,
-                        wall: width_wall,
-                    };
-                    hydration.send(&self.walls, &self.mail, &self.io)?;
-                }
-            }
-        }
+        hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
@@ -176,17 +74,6 @@ impl Supervisor<'_> {
             self.hand_over(table, ToCommitter::Hold(batches))?;
         }
         Ok(())
-    }
-
-    fn start_committers(&mut self) {
-        for (id, table) in self.tables.take() {
-            let keeps_epoch = match id {
-                TableId::Rows(index) | TableId::Quarantine(index) => {
-                    self.plan.datasets.get(index).is_some_and(|d| d.replay_point)
-                }
-            };
-            self.committers.insert(id, Committer::start(id, table, keeps_epoch, &self.io, &self.commits_out));
-        }
     }
 
     /// Finishes the epoch that an earlier run began. If nothing of it is stored and it cannot be read as recorded, or
@@ -268,6 +155,8 @@ impl Supervisor<'_> {
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
             fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
+            parts: parts(&self.plan, self.log.history()),
+            ..Begin::default()
         };
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);
@@ -368,142 +257,7 @@ impl Supervisor<'_> {
     }
 
     fn collect(&self, epoch: u64, mut computed: Computed) -> Result<Computed> {
-        let mut open = self.mail.workers();
-        while open > 0 {
-            let event = self.events.recv().map_err(|_| Error::internal("the workers have ended"))?;
-            if computed.hear(event, epoch)? {
-                open -= 1;
-            }
-        }
+        computed.collect(&self.events, self.mail.workers(), epoch)?;
         Ok(computed)
     }
-
-    fn hand_over(&self, table: TableId, message: ToCommitter) -> Result<()> {
-        match self.committers.get(&table) {
-            Some(committer) if committer.send(message) => Ok(()),
-            Some(_) => Err(Error::internal(format!("the committer of {} has ended", table_key(&self.plan, table)))),
-            None => Err(Error::internal(format!("{} has no committer", table_key(&self.plan, table)))),
-        }
-    }
-
-    /// Commits an epoch to all tables, replay points first, and marks it complete.
-    ///
-    /// With `hold`, tables that are to be set by comparison are left for the next epoch.
-    fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
-        let epoch = begin.epoch;
-        let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
-        let replay = |table: &TableId| match table {
-            TableId::Rows(index) | TableId::Quarantine(index) => {
-                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
-            }
-        };
-        let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
-        wanted.extend(compare.iter().copied());
-        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        for group in [first, second] {
-            let mut open = 0;
-            for table in group {
-                let batches = computed.changes.remove(&table).unwrap_or_default();
-                if hold && self.compare.contains(&table) {
-                    self.hand_over(table, ToCommitter::Hold(batches))?;
-                    continue;
-                }
-                let compare = compare.contains(&table);
-                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
-                open += 1;
-            }
-            let mut failed = Vec::new();
-            for _ in 0..open {
-                let CommitDone { table, result } =
-                    self.commits.recv().map_err(|_| Error::internal("the committers have ended"))?;
-                match result {
-                    Ok((committed, version)) => {
-                        self.versions.insert(table_key(&self.plan, table), version);
-                        self.tables.epochs.insert(table, Some(epoch));
-                        self.count_commit(table, committed, version);
-                    }
-                    Err(error) => failed.push(error),
-                }
-            }
-            if let Some(error) = Error::all(failed) {
-                return Err(error);
-            }
-        }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
-        for (dataset, counts) in &computed.counts {
-            if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
-                report.count(counts);
-            }
-        }
-        self.report.epochs.push(epoch);
-        self.report.last_epoch = Some(epoch);
-        Ok(())
-    }
-
-    fn count_commit(&mut self, table: TableId, committed: Option<crate::lake::Committed>, version: i64) {
-        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-        let append =
-            self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
-        let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == index) else { return };
-        let rows = matches!(table, TableId::Rows(_));
-        if rows {
-            report.version = version;
-        }
-        if let Some(committed) = committed {
-            report.committed = true;
-            if rows {
-                report.inserted += committed.inserted;
-                report.deleted += committed.deleted;
-                if append {
-                    report.verdicts_withdrawn += i64::try_from(committed.deleted).unwrap_or(i64::MAX);
-                }
-            }
-        }
-    }
-}
-
-impl Computed {
-    /// Takes in an event; true if a worker is done with the epoch.
-    fn hear(&mut self, event: FromWorker, epoch: u64) -> Result<bool> {
-        match event {
-            FromWorker::Outcome(Outcome::Changes { table, batches, .. }) => {
-                self.changes.entry(table).or_default().extend(batches);
-                Ok(false)
-            }
-            FromWorker::Outcome(Outcome::Faults { faults, .. }) => {
-                self.faults.extend(faults);
-                Ok(false)
-            }
-            FromWorker::Done { epoch: done, counts } => {
-                for (dataset, counts) in counts {
-                    self.counts.entry(dataset).or_default().add(&counts);
-                }
-                Ok(done == epoch)
-            }
-            FromWorker::NotBuilt(error) => Err(error),
-            FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
-                .help("this is a bug; the epoch is in no table")),
-        }
-    }
-}
-
-/// Faults of the same kind and place are one error.
-fn faults(faults: Vec<Box<RowFault>>) -> Option<Error> {
-    let mut merged: Vec<Box<RowFault>> = Vec::new();
-    for fault in faults {
-        match merged.iter_mut().find(|known| known.alike(&fault)) {
-            Some(known) => {
-                known.count += fault.count;
-                let room = SHOWN_ROWS.saturating_sub(known.rows.len());
-                known.rows.extend(fault.rows.into_iter().take(room));
-            }
-            None => merged.push(fault),
-        }
-    }
-    // Data faults lead: they decide the exit code.
-    merged.sort_by(|a, b| {
-        let rank = |f: &RowFault| f.fault.exit_code();
-        (rank(a), &a.dataset, &a.rule, a.code).cmp(&(rank(b), &b.dataset, &b.rule, b.code))
-    });
-    Error::all(merged.into_iter().map(|fault| fault.into_error()))
 }

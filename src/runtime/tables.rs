@@ -33,7 +33,8 @@ pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String
     }
 }
 
-fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
+/// The columns in which a dataset's table keeps rows of `schema`.
+pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
     if dataset.replay_point { with_epoch(schema) } else { Arc::clone(schema) }
 }
 
@@ -60,11 +61,9 @@ impl Tables {
                             }
                         };
                         let spec = TableSpec {
-                            name: table_key(plan, id),
-                            location: path.clone(),
-                            schema: stored(schema, dataset),
                             comment,
                             properties: dataset.properties.clone(),
+                            ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)
                     }

@@ -146,7 +146,6 @@ impl DeltaSource {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use arrow::array::{Int64Array, RecordBatch, StringArray};
     use arrow::datatypes::{DataType, Field, Schema};
@@ -222,13 +221,7 @@ mod tests {
     async fn deletion_vectors_of_the_table_are_honoured() {
         let folder = tempfile::tempdir().unwrap();
         let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        let spec = TableSpec {
-            name: "t".into(),
-            location: "t".into(),
-            schema: rows(&[]).schema(),
-            comment: None,
-            properties: BTreeMap::new(),
-        };
+        let spec = TableSpec::new("t", "t", rows(&[]).schema());
         let mut table = Table::open_or_create(&lake, spec).await.unwrap();
         let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
             epoch,

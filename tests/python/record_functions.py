@@ -1,7 +1,9 @@
 """Records what Spark answers to the expressions of tests/cases/expressions.txt, in both ANSI modes, as
 tests/cases/functions.json. Needs `pip install pyspark==4.3.0` and Java 17; the tests read the record alone.
 
-    python tests/python/record_functions.py
+    python tests/python/record_functions.py [FUNCTION …]
+
+With names of functions only their cases are recorded anew; what is no longer asked for goes.
 """
 
 import datetime
@@ -126,8 +128,15 @@ def main():
     )
     spark.sparkContext.setLogLevel("OFF")
     logging.disable(logging.CRITICAL)
+    wanted = set(sys.argv[1:])
+    known = {}
+    if wanted:
+        known = {group["expression"]: group for group in json.loads((CASES / "functions.json").read_text())["groups"]}
     groups = []
     for family, name, expression, rows in expressions((CASES / "expressions.txt").read_text()):
+        if name not in wanted and expression in known:
+            groups.append(known[expression])
+            continue
         sql = [filled(expression, row) for row in rows]
         modes = {}
         for mode in ("ansi", "legacy"):

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    i256,
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, i256,
 };
 use datafusion::common::{Result, plan_err};
 
@@ -104,6 +104,11 @@ fn typed(asked: &Asked<'_>, result: impl Fn((i32, i32), (i32, i32)) -> DataType)
 }
 
 fn sum(asked: &Asked<'_>) -> Result<Typed> {
+    if let [DataType::Date32, other] = asked.types
+        && (integral(other) || other.is_null())
+    {
+        return Ok(Typed { arguments: vec![DataType::Date32, DataType::Int32], result: DataType::Date32 });
+    }
     typed(asked, |(p1, s1), (p2, s2)| {
         let scale = s1.max(s2);
         bounded((p1 - s1).max(p2 - s2) + scale + 1, scale)
@@ -247,6 +252,15 @@ fn compute(call: &Call<'_>) -> Result<ArrayRef> {
         return fixed(call, a, b);
     }
     match types.first() {
+        Some(DataType::Date32) => {
+            let back = call.function == "try_subtract";
+            let found = (0..call.rows).map(|index| call.row(index)).map(|row| {
+                let moved =
+                    || if back { row.date(0).checked_sub(row.int(1)) } else { row.date(0).checked_add(row.int(1)) };
+                if row.any_null() { None } else { moved() }
+            });
+            Ok(Arc::new(found.collect::<PrimitiveArray<Date32Type>>()))
+        }
         Some(DataType::Int64) if call.function == "div" => {
             let wrap = !call.settings.ansi;
             let found: PrimitiveArray<Int64Type> = each::<Int64Type, Int64Type>(call, |a, b| match b {

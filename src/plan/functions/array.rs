@@ -302,10 +302,7 @@ fn keys(arrays: &[&ArrayRef]) -> Result<Vec<Rows>> {
         None => return Ok(Vec::new()),
     };
     let converter = RowConverter::new(vec![SortField::new(of)])?;
-    Ok(arrays
-        .iter()
-        .map(|array| converter.convert_columns(&[normal(array)?]).map_err(Into::into))
-        .collect::<Result<Vec<_>>>()?)
+    arrays.iter().map(|array| Ok(converter.convert_columns(&[normal(array)?])?)).collect()
 }
 
 type Keyed<'a> = Vec<(Key<'a>, (usize, usize))>;

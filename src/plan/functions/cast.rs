@@ -1,11 +1,13 @@
 //! Casts as Spark makes them, between all types, with errors, nulls or wrap-around as the session wants.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, ListArray, MapArray, PrimitiveArray, StringArray,
     StringBuilder, StructArray, make_array, new_null_array,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, Int8Type,
     Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType,
@@ -37,6 +39,7 @@ pub(in crate::plan) struct SparkCast {
     pub(super) to: DataType,
     pub(super) misfit: Misfit,
     pub(super) zone: Zone,
+    name: String,
     signature: Signature,
 }
 
@@ -47,13 +50,17 @@ impl SparkCast {
             (false, true) => Misfit::Fail,
             (false, false) => Misfit::Wrap,
         };
-        SparkCast { to, misfit, zone: settings.zone.clone(), signature: Signature::any(1, Volatility::Immutable) }
+        let kind = if misfit == Misfit::Null { "try_cast" } else { "cast" };
+        // The type is part of the name: a plan as text tells one cast from another.
+        let name = format!("{kind} to {}", super::conditional::spelled(&to));
+        let signature = Signature::any(1, Volatility::Immutable);
+        SparkCast { to, misfit, zone: settings.zone.clone(), name, signature }
     }
 }
 
 impl ScalarUDFImpl for SparkCast {
     fn name(&self) -> &str {
-        if self.misfit == Misfit::Null { "try_cast" } else { "cast" }
+        &self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -216,8 +223,8 @@ pub(super) fn cast(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone)
         return nested(array, to, misfit, zone);
     }
     match to {
-        DataType::Utf8 => to_text(array, zone),
-        DataType::LargeUtf8 | DataType::Utf8View => Ok(arrow::compute::cast(&to_text(array, zone)?, to)?),
+        DataType::Utf8 => to_text(array, misfit, zone),
+        DataType::LargeUtf8 | DataType::Utf8View => Ok(arrow::compute::cast(&to_text(array, misfit, zone)?, to)?),
         DataType::Binary => to_binary(array),
         DataType::Boolean => to_boolean(array, to, misfit),
         DataType::Int8 => to_integer::<Int8Type>(array, to, misfit, |v| i8::try_from(v).ok(), |v| v as i8),
@@ -269,8 +276,9 @@ fn nested(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Resul
     match (array.data_type(), to) {
         (DataType::List(_), DataType::List(field)) => {
             let list = array.as_list::<i32>();
-            let values = cast(list.values(), field.data_type(), misfit, zone)?;
-            Ok(Arc::new(ListArray::try_new(Arc::clone(field), list.offsets().clone(), values, list.nulls().cloned())?))
+            let (offsets, used) = used(list.offsets());
+            let values = cast(&list.values().slice(used.start, used.len()), field.data_type(), misfit, zone)?;
+            Ok(Arc::new(ListArray::try_new(Arc::clone(field), offsets, values, list.nulls().cloned())?))
         }
         (DataType::Struct(_), DataType::Struct(fields)) if fields.len() == array.as_struct().num_columns() => {
             let given = array.as_struct();
@@ -278,18 +286,23 @@ fn nested(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Resul
                 .columns()
                 .iter()
                 .zip(fields)
-                .map(|(column, field)| cast(column, field.data_type(), misfit, zone))
+                .map(|(column, field)| {
+                    // What stands below a null struct counts for nothing.
+                    let column = super::structs::masked(column, given.nulls())?;
+                    cast(&column, field.data_type(), misfit, zone)
+                })
                 .collect::<Result<Vec<_>>>()?;
             let nulls = given.nulls().cloned();
             Ok(Arc::new(StructArray::try_new_with_length(fields.clone(), columns, nulls, given.len())?))
         }
         (DataType::Map(..), DataType::Map(field, sorted)) => {
             let map = array.as_map();
-            let entries: ArrayRef = Arc::new(map.entries().clone());
-            let entries = nested(&entries, field.data_type(), misfit, zone)?;
+            let (offsets, used) = used(map.offsets());
+            let entries: ArrayRef = Arc::new(map.entries().slice(used.start, used.len()));
+            let entries = cast(&entries, field.data_type(), misfit, zone)?;
             Ok(Arc::new(MapArray::try_new(
                 Arc::clone(field),
-                map.offsets().clone(),
+                offsets,
                 entries.as_struct().clone(),
                 map.nulls().cloned(),
                 *sorted,
@@ -299,10 +312,18 @@ fn nested(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Resul
     }
 }
 
-fn to_text(array: &ArrayRef, zone: &Zone) -> Result<ArrayRef> {
+/// The part of the values that offsets point to, and the offsets into that part.
+fn used(offsets: &OffsetBuffer<i32>) -> (OffsetBuffer<i32>, Range<usize>) {
+    let end = |offset: Option<&i32>| offset.and_then(|o| usize::try_from(*o).ok()).unwrap_or_default();
+    let part = end(offsets.first())..end(offsets.last());
+    (OffsetBuffer::from_lengths(offsets.lengths()), part)
+}
+
+fn to_text(array: &ArrayRef, misfit: Misfit, zone: &Zone) -> Result<ArrayRef> {
+    let style = show::Style { zone, exponents: misfit == Misfit::Wrap };
     let mut builder = StringBuilder::new();
     for at in 0..array.len() {
-        builder.append_option(show::value(array, at, zone)?);
+        builder.append_option(show::value(array, at, &style)?);
     }
     Ok(Arc::new(builder.finish()))
 }
@@ -381,7 +402,7 @@ where
     if let Some(texts) = array.as_string_opt::<i32>() {
         let values = texts.iter().map(|text| {
             let Some(text) = text else { return Ok(None) };
-            match parse::integer(text, misfit != Misfit::Fail).and_then(exact) {
+            match parse::integer(text, misfit == Misfit::Wrap).and_then(exact) {
                 Some(value) => Ok(Some(value)),
                 None if misfit == Misfit::Fail => Err(invalid(text, to)),
                 None => Ok(None),
@@ -529,8 +550,9 @@ fn to_decimal(array: &ArrayRef, to: &DataType, precision: u8, scale: i8, misfit:
             Some(Numbers::Doubles(values)) => values
                 .map(|v| {
                     let Some(v) = v else { return Ok(None) };
+                    // Spark has no error for this, whatever the mode.
                     if !v.is_finite() {
-                        return if misfit == Misfit::Fail { Err(overflow(show::double(v), to)) } else { Ok(None) };
+                        return Ok(None);
                     }
                     fitting(parse::scaled(&format!("{v:e}"), i32::from(scale)), &|| show::double(v))
                 })

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Builder, Int32Builder, TimestampMicrosecondBuilder};
-use arrow::datatypes::{DataType, Date32Type, Decimal128Type, TimestampMicrosecondType};
+use arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, DurationMicrosecondType, Int64Type, IntervalMonthDayNanoType, IntervalUnit,
+    TimeUnit, TimestampMicrosecondType,
+};
 use chrono::{Datelike, Months, NaiveDate, Weekday};
 use datafusion::common::{Result, ScalarValue, plan_err};
 
@@ -168,6 +171,9 @@ fn steps() -> Vec<Function> {
 
 fn counts() -> Vec<Function> {
     vec![
+        Function::new("plus_interval", &[Timestamp, Any], Body::Arrays(interval_type, plus_interval))
+            .also(&["minus_interval"]),
+        Function::new("interval_micros", &[Any], Body::Arrays(micros_type, interval_micros)),
         Function::new(
             "timestamp_seconds",
             &[Any],
@@ -248,6 +254,7 @@ fn read<T>(call: &Call<'_>, read: impl Fn(&super::pattern::Pattern, &str) -> Opt
                 return Ok(None);
             }
             let pattern = compiled(row.str(1))?;
+            pattern.for_reading(row.str(1))?;
             match read(&pattern, row.str(0)) {
                 Some(value) => Ok(Some(value)),
                 None if strict => Err(fault(
@@ -305,7 +312,8 @@ fn unix_type(asked: &Asked<'_>) -> Result<Typed> {
 fn unix(call: &Call<'_>) -> Result<ArrayRef> {
     let zone = &call.settings.zone;
     let Some(first) = call.arguments.first() else { return plan_err!("unix_timestamp of nothing") };
-    let seconds = |micros: i64| micros.div_euclid(1_000_000);
+    // Towards zero, other than in a cast.
+    let seconds = |micros: i64| micros / 1_000_000;
     let found: Vec<Option<i64>> = if text(first.array.data_type()) {
         if call.arguments.len() > 1 {
             read(call, |pattern, text| pattern.instant(text, zone))?
@@ -533,6 +541,52 @@ fn units_between(unit: &str, from: i64, to: i64, zone: &Zone) -> Option<i64> {
         "year" => months(12),
         _ => None,
     }
+}
+
+fn interval_type(_: &Asked<'_>) -> Result<Typed> {
+    Ok(Typed { arguments: vec![instant(), DataType::Interval(IntervalUnit::MonthDayNano)], result: instant() })
+}
+
+/// Months and days pass by local time, the rest by the clock.
+fn plus_interval(call: &Call<'_>) -> Result<ArrayRef> {
+    let zone = &call.settings.zone;
+    let (from, by) = (call.array(0)?, call.array(1)?);
+    let (from, by) = (from.as_primitive::<TimestampMicrosecondType>(), by.as_primitive::<IntervalMonthDayNanoType>());
+    let sign = if call.function == "minus_interval" { -1 } else { 1 };
+    let moved = from.iter().zip(by.iter()).map(|pair| {
+        let (Some(from), Some(by)) = pair else { return Ok(None) };
+        let months = instant_plus_months(from, sign * i64::from(by.months), zone);
+        let days = months.and_then(|at| zone.local(at).checked_add(sign * i64::from(by.days) * DAY_MICROS));
+        let found = days.and_then(|local| zone.instant(local).checked_add(sign * (by.nanoseconds / 1000)));
+        found.map(Some).ok_or_else(|| fault("DATETIME_OVERFLOW", "the timestamp is out of range"))
+    });
+    let moved = moved.collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
+    Ok(Arc::new(moved.with_timezone("UTC")))
+}
+
+fn micros_type(asked: &Asked<'_>) -> Result<Typed> {
+    let argument = match asked.of(0)? {
+        DataType::Duration(_) => DataType::Duration(TimeUnit::Microsecond),
+        DataType::Interval(_) => DataType::Interval(IntervalUnit::MonthDayNano),
+        DataType::Null => DataType::Duration(TimeUnit::Microsecond),
+        other => return plan_err!("{other} and an interval cannot be compared"),
+    };
+    Ok(Typed { arguments: vec![argument], result: DataType::Int64 })
+}
+
+/// An interval of days and less in microseconds.
+fn interval_micros(call: &Call<'_>) -> Result<ArrayRef> {
+    let array = call.array(0)?;
+    if let Some(durations) = array.as_primitive_opt::<DurationMicrosecondType>() {
+        return Ok(Arc::new(durations.unary::<_, Int64Type>(|v| v)));
+    }
+    let intervals = array.as_primitive::<IntervalMonthDayNanoType>();
+    let found = intervals.iter().map(|v| match v {
+        Some(v) if v.months != 0 => Err(fault("INTERVAL_NOT_COMPARABLE", "months have no fixed length")),
+        Some(v) => Ok(Some(i64::from(v.days) * DAY_MICROS + v.nanoseconds / 1000)),
+        None => Ok(None),
+    });
+    Ok(Arc::new(found.collect::<Result<arrow::array::Int64Array>>()?))
 }
 
 fn out_of_bounds<T>(made: Option<T>, ansi: bool, message: impl Fn() -> String) -> Answer<T> {

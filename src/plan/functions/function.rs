@@ -12,10 +12,10 @@ use arrow::datatypes::{
 };
 use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 
-use super::types::{binary, common, double, instant, integral, number, text};
+use super::types::{binary, common, instant, integral, number, text};
 use super::zone::Zone;
 
 /// What of a session decides the meaning of expressions.
@@ -194,12 +194,18 @@ impl Function {
 
     /// The function for a session, once a name.
     pub(super) fn for_session(&self, settings: &Settings) -> impl Iterator<Item = ScalarUDF> {
+        let signature = if self.parameters.len() == self.optional {
+            let either = vec![TypeSignature::Nullary, TypeSignature::UserDefined];
+            Signature::one_of(either, Volatility::Immutable)
+        } else {
+            Signature::user_defined(Volatility::Immutable)
+        };
         let make = |name: &'static str| {
             let function = Function { name, ..self.clone() };
             ScalarUDF::new_from_impl(SparkFunction {
                 function,
                 settings: settings.clone(),
-                signature: Signature::user_defined(Volatility::Immutable),
+                signature: signature.clone(),
             })
         };
         std::iter::once(self.name).chain(self.aliases.iter().copied()).map(make).collect::<Vec<_>>().into_iter()
@@ -353,6 +359,10 @@ impl<'a> Row<'a> {
         self.call.settings
     }
 
+    pub(super) fn function(&self) -> &'static str {
+        self.call.function
+    }
+
     pub(super) fn ansi(&self) -> bool {
         self.call.settings.ansi
     }
@@ -364,7 +374,7 @@ impl<'a> Row<'a> {
     }
 
     pub(super) fn null(&self, argument: usize) -> bool {
-        self.at(argument).is_none_or(|(array, at)| array.is_null(at))
+        self.at(argument).is_none_or(|(array, at)| array.is_null(at) || array.data_type().is_null())
     }
 
     pub(super) fn any_null(&self) -> bool {
@@ -493,9 +503,4 @@ impl ScalarUDFImpl for SparkFunction {
             ColumnarValue::Array(array)
         })
     }
-}
-
-/// Only doubles: a shorthand of typings.
-pub(super) fn doubles(asked: &Asked<'_>) -> Result<Typed> {
-    Ok(Typed { arguments: vec![double(); asked.types.len()], result: double() })
 }

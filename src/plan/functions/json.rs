@@ -76,7 +76,7 @@ pub(super) fn functions() -> Vec<Function> {
         Function::new(
             "schema_of_json",
             &[Str],
-            Body::Text(|r| match parse(r.str(0)).and_then(|raw| inferred(raw)) {
+            Body::Text(|r| match parse(r.str(0)).and_then(inferred) {
                 Some(found) => Ok(Some(spelled(&found))),
                 None => Err(fault("INVALID_JSON_RECORD", format!("'{}' is no JSON", r.str(0)))),
             }),
@@ -294,7 +294,7 @@ fn spelled(t: &DataType) -> String {
 
 /// The schema of a JSON text as `schema_of_json` gives it, for planning.
 pub(in crate::plan) fn schema_of(text: &str) -> Option<String> {
-    parse(text).and_then(|raw| inferred(raw)).map(|found| spelled(&found))
+    parse(text).and_then(inferred).map(|found| spelled(&found))
 }
 
 fn from_type(asked: &Asked<'_>) -> Result<Typed> {
@@ -362,6 +362,10 @@ fn to(call: &Call<'_>) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
+fn style(zone: &Zone) -> show::Style<'_> {
+    show::Style { zone, exponents: false }
+}
+
 fn write(array: &ArrayRef, at: usize, options: &Options, zone: &Zone, out: &mut String) -> Result<()> {
     if array.is_null(at) {
         out.push_str("null");
@@ -403,7 +407,7 @@ fn write(array: &ArrayRef, at: usize, options: &Options, zone: &Zone, out: &mut 
                 if index > 0 {
                     out.push(',');
                 }
-                out.push_str(&quoted(&show::value(map.keys(), item, zone)?.unwrap_or_default()));
+                out.push_str(&quoted(&show::value(map.keys(), item, &style(zone))?.unwrap_or_default()));
                 out.push(':');
                 write(map.values(), item, options, zone, out)?;
             }
@@ -432,16 +436,16 @@ fn write(array: &ArrayRef, at: usize, options: &Options, zone: &Zone, out: &mut 
         }
         DataType::Binary => out.push_str(&quoted(&super::string::base64_text(array.as_binary::<i32>().value(at)))),
         t if t.is_integer() || *t == DataType::Boolean => {
-            out.push_str(&show::value(array, at, zone)?.unwrap_or_default());
+            out.push_str(&show::value(array, at, &style(zone))?.unwrap_or_default());
         }
-        _ => out.push_str(&quoted(&show::value(array, at, zone)?.unwrap_or_default())),
+        _ => out.push_str(&quoted(&show::value(array, at, &style(zone))?.unwrap_or_default())),
     }
     Ok(())
 }
 
 /// JSON has no form for what is not finite: it is text.
 fn finite(finite: bool, array: &ArrayRef, at: usize, zone: &Zone, out: &mut String) -> Result<()> {
-    let text = show::value(array, at, zone)?.unwrap_or_default();
+    let text = show::value(array, at, &style(zone))?.unwrap_or_default();
     out.push_str(&if finite { text } else { quoted(&text) });
     Ok(())
 }

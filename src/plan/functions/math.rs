@@ -122,7 +122,7 @@ fn rounding() -> Vec<Function> {
 fn bits() -> Vec<Function> {
     vec![
         Function::new("bit_count", &[Any], Body::Arrays(count_type, bit_count)),
-        Function::new("bit_get", &[Long, Int], Body::Arrays(get_type, bit_get)).also(&["getbit"]),
+        Function::new("bit_get", &[Long, Int], Body::Arrays(get_type, bit_get)),
         Function::new("bitwise_not", &[Any], Body::Arrays(same_whole, |call| whole(call, |v, _| !v, |v, _| !v))),
         Function::new(
             "shiftleft",
@@ -395,15 +395,27 @@ fn edge_type(asked: &Asked<'_>) -> Result<Typed> {
     Ok(Typed { arguments: vec![given], result })
 }
 
+/// The first double above BIGINT; its negative is the least of BIGINT.
+const UPPER: f64 = (1u64 << 63) as f64;
+
 fn edge(call: &Call<'_>) -> Result<ArrayRef> {
     let up = call.function != "floor";
     let values = call.array(0)?;
     match values.data_type() {
         DataType::Int64 => Ok(values),
         DataType::Float64 => {
-            let found = values.as_primitive::<Float64Type>().iter();
-            let found = found.map(|v| v.map(|v| if up { v.ceil() } else { v.floor() } as i64));
-            Ok(Arc::new(found.collect::<PrimitiveArray<Int64Type>>()))
+            let found = values.as_primitive::<Float64Type>().iter().map(|v| {
+                let Some(v) = v else { return Ok(None) };
+                let whole = if up { v.ceil() } else { v.floor() };
+                if call.settings.ansi && !(-UPPER..UPPER).contains(&whole) && !whole.is_nan() {
+                    return Err(fault(
+                        "ARITHMETIC_OVERFLOW",
+                        format!("{} of {v} is outside the range of BIGINT", call.function),
+                    ));
+                }
+                Ok(Some(whole as i64))
+            });
+            Ok(Arc::new(found.collect::<Result<PrimitiveArray<Int64Type>>>()?))
         }
         DataType::Decimal128(_, scale) => {
             let places: Vec<Option<i32>> = if call.arguments.len() > 1 {

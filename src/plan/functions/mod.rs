@@ -24,6 +24,7 @@ mod structs;
 #[cfg(test)]
 mod tests;
 mod types;
+mod url;
 mod zone;
 
 use std::any::Any;
@@ -45,8 +46,21 @@ pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 
 /// Names that expressions are turned into and nobody writes.
-const INTERNAL: [&str; 9] =
-    ["add", "subtract", "multiply", "divide", "subscript", "member", "bitwise_not", "timestampadd", "timestampdiff"];
+const INTERNAL: [&str; 10] = [
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "subscript",
+    "member",
+    "one_zero",
+    "plus_interval",
+    "minus_interval",
+    "interval_micros",
+];
+
+/// What `~` is read as, before types are known.
+pub(super) const NOT: &str = "bitwise_not";
 
 impl Settings {
     /// Reads `spark.sql.ansi.enabled` and `spark.sql.session.timeZone`.
@@ -73,6 +87,20 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// The names that users may call, in order; those of the clock and of aggregates apart.
+pub fn names() -> Vec<String> {
+    let settings = Settings::default();
+    let scalar =
+        scalar(&settings).into_iter().map(|f| f.name().to_owned()).filter(|name| callable(name) && name != NOT);
+    let higher = higher_order(&settings).into_iter().map(|f| f.name().to_owned());
+    // These are read as something else before there are functions.
+    let written = super::syntax::CASTS.iter().chain(&["if", "struct"]).map(|name| (*name).to_owned());
+    let mut names: Vec<String> = scalar.chain(higher).chain(written).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Every function for a session, those that nobody writes included.
@@ -102,9 +130,9 @@ pub(super) fn higher_order(settings: &Settings) -> Vec<Arc<HigherOrderUDF>> {
     lambda::functions(settings)
 }
 
-/// Whether users may not write the name.
-pub(super) fn internal(name: &str) -> bool {
-    INTERNAL.contains(&name)
+/// Whether a query can call the function by its name.
+pub(super) fn callable(name: &str) -> bool {
+    !INTERNAL.contains(&name)
 }
 
 /// What a function wants its arguments cast to; `None` for one that is not ours.
@@ -128,7 +156,10 @@ pub(super) fn cast(expr: Expr, from: &DataType, to: &DataType, attempt: bool, se
         return plan_err!("{} cannot be cast to {}", conditional::spelled(from), conditional::spelled(to));
     }
     let own = SparkCast::new(to.clone(), attempt, settings);
-    if let Expr::Literal(value, metadata) = &expr {
+    // A number from text stays a cast: beside a decimal a literal counts with the digits that it shows.
+    if let Expr::Literal(value, metadata) = &expr
+        && !(text(from) && to.is_integer())
+    {
         let made = cast::cast(&value.to_array()?, to, own.misfit, &settings.zone);
         if let Ok(value) = made.and_then(|array| ScalarValue::try_from_array(&array, 0)) {
             return Ok(Expr::Literal(value, metadata.clone()));

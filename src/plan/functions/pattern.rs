@@ -150,6 +150,21 @@ impl Pattern {
         }
     }
 
+    /// Fails where the pattern has what can be written and not read.
+    pub(super) fn for_reading(&self, text: &str) -> Result<()> {
+        fn holds(pieces: &[Piece]) -> bool {
+            pieces.iter().all(|piece| match piece {
+                Piece::Field('E' | 'F' | 'Q' | 'q', _) => false,
+                Piece::Optional(inner) => holds(inner),
+                _ => true,
+            })
+        }
+        if holds(&self.pieces) {
+            return Ok(());
+        }
+        Err(fault("INVALID_DATETIME_PATTERN", format!("'{text}' has letters that are only for writing (E, F, Q)")))
+    }
+
     /// Writes an instant.
     pub(super) fn written(&self, micros: i64, zone: &Zone) -> String {
         let mut out = String::new();
@@ -285,8 +300,6 @@ struct Fields {
     month: Option<u32>,
     day: Option<u32>,
     day_of_year: Option<u32>,
-    weekday: Option<u32>,
-    quarter: Option<u32>,
     hour: Option<i64>,
     half_hour: Option<i64>,
     afternoon: Option<bool>,
@@ -308,10 +321,7 @@ impl Fields {
             None => days_of(year, self.month.unwrap_or(1), self.day.unwrap_or(1))?,
         };
         let date = date_of(day)?;
-        let contradicted = self.weekday.is_some_and(|w| w != date.weekday().num_days_from_monday())
-            || self.month.is_some_and(|m| m != date.month())
-            || self.quarter.is_some_and(|q| self.month.is_some() && q != (date.month() - 1) / 3 + 1);
-        if contradicted {
+        if self.month.is_some_and(|m| m != date.month()) {
             return None;
         }
         let hour = match (self.hour, self.half_hour) {
@@ -328,13 +338,13 @@ impl Fields {
 fn width(piece: &Piece) -> Option<(usize, usize)> {
     let Piece::Field(letter, count) = piece else { return None };
     Some(match (letter, count) {
-        ('M' | 'L' | 'Q' | 'q', 3..) => return None,
+        ('M' | 'L', 3..) => return None,
         ('y', 2) => (2, 2),
         ('y', count) => (*count, 9),
         ('S', count) => (1, *count),
-        ('M' | 'L' | 'd' | 'D' | 'H' | 'h' | 'k' | 'K' | 'm' | 's' | 'Q' | 'q' | 'F', 1) => (1, 9),
+        ('M' | 'L' | 'd' | 'D' | 'H' | 'h' | 'k' | 'K' | 'm' | 's', 1) => (1, 9),
         ('D', 2) => (2, 3),
-        ('M' | 'L' | 'd' | 'D' | 'H' | 'h' | 'k' | 'K' | 'm' | 's' | 'Q' | 'q' | 'F', count) => (*count, *count),
+        ('M' | 'L' | 'd' | 'D' | 'H' | 'h' | 'k' | 'K' | 'm' | 's', count) => (*count, *count),
         _ => return None,
     })
 }
@@ -411,10 +421,6 @@ fn read_number<'a>(
             within(1, 366)?;
             fields.day_of_year = Some(small);
         }
-        'Q' | 'q' => {
-            within(1, 4)?;
-            fields.quarter = Some(small);
-        }
         'H' => fields.hour = Some(within(0, 23)?),
         'k' => fields.hour = Some(within(1, 24)? % 24),
         'h' => fields.half_hour = Some(within(1, 12)? % 12),
@@ -446,11 +452,6 @@ fn read_text<'a>(letter: char, count: usize, text: &'a str, fields: &mut Fields)
             fields.month = Some(index + 1);
             Some(rest)
         }
-        'E' => {
-            let (index, rest) = named(&DAYS, count < 4, text)?;
-            fields.weekday = Some(index);
-            Some(rest)
-        }
         'a' => {
             for (name, afternoon) in [("AM", false), ("PM", true), ("am", false), ("pm", true)] {
                 if let Some(rest) = text.strip_prefix(name) {
@@ -467,11 +468,6 @@ fn read_text<'a>(letter: char, count: usize, text: &'a str, fields: &mut Fields)
                 fields.before_christ = before;
                 Some(rest)
             })
-        }
-        'Q' | 'q' => {
-            let quarter = text.strip_prefix('Q')?.chars().next()?.to_digit(10)?;
-            fields.quarter = Some(quarter);
-            text.get(2..)
         }
         'V' | 'z' => {
             let length = text.find(|c: char| !(c.is_ascii_alphanumeric() || "/_+-:".contains(c))).unwrap_or(text.len());

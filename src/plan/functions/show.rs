@@ -104,8 +104,28 @@ pub(super) fn instant(micros: i64, zone: &Zone) -> String {
     local(zone.local(micros))
 }
 
+/// How values are written.
+pub(super) struct Style<'a> {
+    pub(super) zone: &'a Zone,
+    /// Decimals near zero with an exponent, as Java writes them.
+    pub(super) exponents: bool,
+}
+
+/// A decimal as Java writes it: with an exponent where it has more than six leading zeros.
+fn with_exponent(value: i128, scale: i8) -> String {
+    let digits = value.unsigned_abs().to_string();
+    let exponent = i32::try_from(digits.len()).unwrap_or_default() - 1 - i32::from(scale);
+    if scale <= 0 || exponent >= -6 {
+        return decimal(value, scale);
+    }
+    let sign = if value < 0 { "-" } else { "" };
+    let (first, rest) = digits.split_at(1);
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{sign}{first}{point}{rest}E{exponent}")
+}
+
 /// The value at a place of an array; `None` for a null.
-pub(super) fn value(array: &ArrayRef, at: usize, zone: &Zone) -> Result<Option<String>> {
+pub(super) fn value(array: &ArrayRef, at: usize, style: &Style<'_>) -> Result<Option<String>> {
     if array.is_null(at) {
         return Ok(None);
     }
@@ -123,17 +143,18 @@ pub(super) fn value(array: &ArrayRef, at: usize, zone: &Zone) -> Result<Option<S
         DataType::Int64 => plain!(Int64Type).to_string(),
         DataType::Float32 => float(plain!(Float32Type)),
         DataType::Float64 => double(plain!(Float64Type)),
+        DataType::Decimal128(_, scale) if style.exponents => with_exponent(plain!(Decimal128Type), *scale),
         DataType::Decimal128(_, scale) => decimal(plain!(Decimal128Type), *scale),
         DataType::Date32 => date(plain!(Date32Type)),
-        DataType::Timestamp(_, Some(_)) => instant(plain!(TimestampMicrosecondType), zone),
+        DataType::Timestamp(_, Some(_)) => instant(plain!(TimestampMicrosecondType), style.zone),
         DataType::Timestamp(_, None) => local(plain!(TimestampMicrosecondType)),
         DataType::Binary => String::from_utf8_lossy(array.as_binary::<i32>().value(at)).into_owned(),
         DataType::List(_) => {
             let items = array.as_list::<i32>().value(at);
-            format!("[{}]", joined(&items, zone)?)
+            format!("[{}]", joined(&items, style)?)
         }
         DataType::Struct(_) => {
-            let members = array.as_struct().columns().iter().map(|column| shown(column, at, zone));
+            let members = array.as_struct().columns().iter().map(|column| shown(column, at, style));
             format!("{{{}}}", members.collect::<Result<Vec<_>>>()?.join(", "))
         }
         DataType::Map(..) => {
@@ -144,7 +165,7 @@ pub(super) fn value(array: &ArrayRef, at: usize, zone: &Zone) -> Result<Option<S
                 _ => return not_impl_err!("a map of this form as text"),
             };
             let pairs = (0..entries.len())
-                .map(|i| Ok(format!("{} -> {}", shown(keys, i, zone)?, shown(values, i, zone)?)))
+                .map(|i| Ok(format!("{} -> {}", shown(keys, i, style)?, shown(values, i, style)?)))
                 .collect::<Result<Vec<_>>>()?;
             format!("{{{}}}", pairs.join(", "))
         }
@@ -153,10 +174,10 @@ pub(super) fn value(array: &ArrayRef, at: usize, zone: &Zone) -> Result<Option<S
     }))
 }
 
-fn shown(array: &ArrayRef, at: usize, zone: &Zone) -> Result<String> {
-    Ok(value(array, at, zone)?.unwrap_or_else(|| "NULL".to_owned()))
+fn shown(array: &ArrayRef, at: usize, style: &Style<'_>) -> Result<String> {
+    Ok(value(array, at, style)?.unwrap_or_else(|| "null".to_owned()))
 }
 
-fn joined(items: &ArrayRef, zone: &Zone) -> Result<String> {
-    Ok((0..items.len()).map(|i| shown(items, i, zone)).collect::<Result<Vec<_>>>()?.join(", "))
+fn joined(items: &ArrayRef, style: &Style<'_>) -> Result<String> {
+    Ok((0..items.len()).map(|i| shown(items, i, style)).collect::<Result<Vec<_>>>()?.join(", "))
 }

@@ -124,8 +124,7 @@ fn encoding() -> Vec<Function> {
         Function::library("url_encode", &[Str], url::url_encode()),
         Function::library("url_decode", &[Str], url::url_decode()),
         Function::library("try_url_decode", &[Str], url::try_url_decode()),
-        Function::library("parse_url", &[Str, Str, Str], url::parse_url()).optional(1),
-        Function::library("try_parse_url", &[Str, Str, Str], url::try_parse_url()).optional(1),
+        Function::new("parse_url", &[Str, Str, Str], Body::Text(super::url::part)).optional(1).also(&["try_parse_url"]),
     ]
 }
 
@@ -629,7 +628,7 @@ fn decode_type(asked: &Asked<'_>) -> Result<Typed> {
     if count < 2 {
         return plan_err!("decode takes at least 2 arguments, not {count}");
     }
-    let is_result = |index: usize| index > 0 && (index % 2 == 0 || index == count - 1);
+    let is_result = |index: usize| index > 0 && (index.is_multiple_of(2) || index == count - 1);
     let ansi = asked.settings.ansi;
     let among = |results: bool| {
         common(asked.types.iter().enumerate().filter(|(i, _)| is_result(*i) == results).map(|(_, t)| t), ansi)
@@ -666,14 +665,18 @@ fn decode(call: &Call<'_>) -> Result<ArrayRef> {
         }
         search += 2;
     }
-    let default = (count % 2 == 0).then_some(count - 1);
+    let default = count.is_multiple_of(2).then_some(count - 1);
     let null = arrow::array::new_null_array(call.result, 1);
-    let mut sources: Vec<&dyn Array> = results.iter().map(AsRef::as_ref).collect();
+    // The results are of one type, the values searched for of another.
+    let chosen = |place: usize| results.get(place).map_or(null.as_ref(), AsRef::as_ref);
+    let of: Vec<usize> = equal.iter().map(|(_, result)| *result).chain(default).collect();
+    let mut sources: Vec<&dyn Array> = of.iter().map(|place| chosen(*place)).collect();
     sources.push(null.as_ref());
+    let none = of.len();
     let places: Vec<(usize, usize)> = (0..call.rows)
-        .map(|row| match equal.iter().find(|(mask, _)| mask.value(row)) {
-            Some((_, result)) => (*result, row),
-            None => default.map_or((count, 0), |d| (d, row)),
+        .map(|row| match equal.iter().position(|(mask, _)| mask.value(row)) {
+            Some(found) => (found, row),
+            None => default.map_or((none, 0), |_| (none - 1, row)),
         })
         .collect();
     Ok(arrow::compute::interleave(&sources, &places)?)
@@ -781,14 +784,11 @@ fn grouped(exact: &str, places: usize) -> String {
     }
     let whole_length = all.len() - places;
     let mut out = String::new();
-    let zero = all.iter().all(|b| *b == b'0');
-    if negative && !zero {
-        out.push('-');
-    } else if negative {
+    if negative {
         out.push('-');
     }
     for (index, digit) in all.iter().take(whole_length).enumerate() {
-        if index > 0 && (whole_length - index) % 3 == 0 {
+        if index > 0 && (whole_length - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(char::from(*digit));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, StructArray};
+use arrow::array::{Array, ArrayRef, AsArray, ListArray, StructArray, make_array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, ScalarValue, plan_err};
@@ -89,9 +89,17 @@ fn member(call: &Call<'_>) -> Result<ArrayRef> {
     let Some(column) = position.map(|at| structs.column(at)) else {
         return Ok(arrow::array::new_null_array(call.result, call.rows));
     };
-    // A null struct has null members.
-    let nulls = NullBuffer::union(column.logical_nulls().as_ref(), structs.nulls());
-    let values = arrow::array::make_array(column.to_data().into_builder().nulls(nulls).build()?);
-    let values = super::cast::relabel(&values, field.data_type())?;
+    let values = super::cast::relabel(&masked(column, structs.nulls())?, field.data_type())?;
     Ok(Arc::new(ListArray::try_new(Arc::clone(field), list.offsets().clone(), values, list.nulls().cloned())?))
+}
+
+/// A member of structs, null where its struct is.
+pub(super) fn masked(column: &ArrayRef, structs: Option<&NullBuffer>) -> Result<ArrayRef> {
+    match structs {
+        Some(structs) if structs.null_count() > 0 && !column.data_type().is_null() => {
+            let nulls = NullBuffer::union(column.nulls(), Some(structs));
+            Ok(make_array(column.to_data().into_builder().nulls(nulls).build()?))
+        }
+        _ => Ok(Arc::clone(column)),
+    }
 }

@@ -1,5 +1,7 @@
 //! Every recorded case, as a constant and fed from columns, in both ANSI modes.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,9 +14,6 @@ use arrow::datatypes::{
 };
 use datafusion::common::Result as Planned;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::sql::sqlparser::ast;
-use datafusion::sql::sqlparser::dialect::DatabricksDialect;
-use datafusion::sql::sqlparser::parser::Parser;
 use serde_json::{Map, Value, json};
 
 use super::conditional::spelled;
@@ -24,6 +23,7 @@ use crate::error::Span;
 use crate::plan::lower::physical;
 use crate::plan::query::{Planner, plan_expr};
 use crate::plan::session;
+use crate::sql::read_expr;
 
 fn recorded() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/functions.json");
@@ -72,7 +72,7 @@ fn filled(pieces: &[String], arguments: &[String]) -> String {
 
 /// A value as the recorder writes it.
 fn encoded(array: &ArrayRef, at: usize) -> Value {
-    if array.is_null(at) {
+    if array.is_null(at) || array.data_type().is_null() {
         return Value::Null;
     }
     let float = |v: f64| {
@@ -152,20 +152,12 @@ impl Evaluator {
         Evaluator { planner, span }
     }
 
-    fn parsed(text: &str) -> Result<ast::Expr, String> {
-        let mut parser = Parser::new(&DatabricksDialect {}).try_with_sql(text).map_err(|e| e.to_string())?;
-        let expr = parser.parse_expr().map_err(|e| e.to_string())?;
-        match parser.peek_token().token {
-            datafusion::sql::sqlparser::tokenizer::Token::EOF => Ok(expr),
-            other => Err(format!("unexpected {other}")),
-        }
-    }
-
     /// Evaluates over each row of a batch.
     fn rows(&self, text: &str, batch: &RecordBatch) -> Result<(DataType, Vec<Answer>), String> {
         let schema: SchemaRef = batch.schema();
         let (expr, columns, data_type) =
-            plan_expr(&self.planner, &Evaluator::parsed(text)?, &schema, "t", &self.span).map_err(|e| e.to_string())?;
+            plan_expr(&self.planner, &read_expr(text).map_err(|e| e.to_string())?, &schema, "t", &self.span)
+                .map_err(|e| e.to_string())?;
         let expr = physical(&expr, &columns, &schema, &"UTC".into()).map_err(|e| e.to_string())?;
         let answers: Vec<Answer> =
             (0..batch.num_rows()).map(|row| evaluate(&expr, &batch.slice(row, 1)).map_err(|e| e.to_string())).collect();
@@ -298,4 +290,82 @@ fn called() -> BTreeSet<String> {
         }
     }
     names
+}
+
+#[test]
+fn what_is_offered_is_recorded_and_what_is_recorded_is_offered() {
+    let offered: BTreeSet<String> = super::names().into_iter().collect();
+    let called = called();
+    let without_cases: Vec<_> = offered.difference(&called).collect();
+    assert!(without_cases.is_empty(), "no cases are recorded for {without_cases:?}");
+    // Forms of the grammar that look like calls.
+    let forms = ["cast", "try_cast", "extract", "in"];
+    let absent: Vec<_> = called.difference(&offered).filter(|name| !forms.contains(&name.as_str())).collect();
+    assert!(absent.is_empty(), "recorded and not offered: {absent:?}");
+}
+
+const HEAD: &str = "# Functions
+
+Made from the cases in `tests/cases/functions.json`, which record what Spark answers, in both ANSI modes; a test checks
+that this page is current (`SILVERFLOW_UPDATE=1 cargo test --lib functions` writes it anew). A function that is not here
+is not offered. `silverflow query … \"SHOW FUNCTIONS\"` lists the names.
+
+`spark.sql.ansi.enabled` (in `configuration`, on unless it is `false`) decides whether bad input and overflow fail the row
+or give null, `spark.sql.session.timeZone` in which zone local time is. Besides these there are `current_timestamp()`,
+`now()`, `current_date()`, `localtimestamp()`, which read the epoch's wall, and in ad-hoc queries the aggregates of
+DataFusion.
+
+Where the answers are not Spark's: regular expressions have no look-around and no back-references; `format_string` rounds
+the binary value of a double, not its shortest digits; the last digit of what `sin` and its like give may differ.
+";
+
+/// The page on functions.
+fn page() -> String {
+    let recorded = recorded();
+    let mut page = HEAD.to_owned();
+    page.push_str(&format!("\nRecorded from Spark {}.\n", recorded["spark"].as_str().unwrap()));
+    let shown = |text: &str| {
+        let text = text.replace('\n', "\\n").replace('|', "\\|");
+        if text.chars().count() > 60 { format!("{}…", text.chars().take(59).collect::<String>()) } else { text }
+    };
+    let mut families: Vec<String> = Vec::new();
+    let groups = recorded["groups"].as_array().unwrap();
+    for group in groups {
+        let family = group["family"].as_str().unwrap().to_owned();
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    for family in families {
+        page.push_str(&format!("\n## {family}\n\n| name | example | answer |\n|---|---|---|\n"));
+        let mut seen = BTreeSet::new();
+        for group in groups.iter().filter(|g| g["family"] == *family) {
+            let name = group["function"].as_str().unwrap();
+            let (pieces, _) = holes(group["expression"].as_str().unwrap());
+            let told = |case: &&Value| case.get("value").is_some_and(|v| !v.is_null());
+            let Some(case) = group["cases"].as_array().unwrap().iter().find(told) else { continue };
+            if !seen.insert(name.to_owned()) {
+                continue;
+            }
+            let example = filled(&pieces, &strings(&case["arguments"]));
+            let answer = match &case["value"] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            page.push_str(&format!("| {name} | `{}` | `{}` |\n", shown(&example), shown(&answer)));
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_on_functions_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/functions.md");
+    let page = page();
+    if std::env::var_os("SILVERFLOW_UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/functions.md is not what the cases say; run with SILVERFLOW_UPDATE=1");
 }

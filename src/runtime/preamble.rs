@@ -1,0 +1,96 @@
+//! How a run starts: storage, history, plan, backlog, tables, workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crossbeam_channel::bounded;
+use tokio::runtime::Handle;
+
+use super::RunOptions;
+use super::backlog::{Backlog, gone};
+use super::definitions::{recompute, refuse, start};
+use super::outside::LakeOutside;
+use super::report::RunReport;
+use super::supervisor::Supervisor;
+use super::tables::{Tables, describe};
+use super::worker::Workers;
+use crate::dataflow::Start;
+use crate::error::{Error, Result};
+use crate::lake::{EpochLog, Lake};
+use crate::pipeline::Pipeline;
+use crate::plan::analyze;
+
+/// Runs everything that is new.
+pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
+    let say = |line: &str| {
+        if let Some(progress) = &options.progress {
+            progress(line);
+        }
+    };
+    // Scans start tasks of the runtime.
+    let _context = io.enter();
+    let lake = match &options.lake {
+        Some(lake) => lake.clone(),
+        None => io.block_on(Lake::open(&pipeline.storage))?,
+    };
+    let (log, history) = io.block_on(EpochLog::load(&lake))?;
+    let outside =
+        LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true, renamed: history.renamed.clone() };
+    let plan = Arc::new(analyze(pipeline, &outside)?);
+    let begin = start(&plan, &history)?;
+    if !options.recompute {
+        refuse(recompute(&plan, &history, &lake, io)?)?;
+    }
+    let mut report = RunReport {
+        pipeline: pipeline.name.clone(),
+        storage: lake.url().to_string(),
+        last_epoch: history.last_complete,
+        ..RunReport::default()
+    };
+    let mut backlog = Backlog::find(&plan, &history, io)?;
+    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
+    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
+        if history.last_complete.is_none() {
+            // Readers find empty tables rather than none.
+            Tables::open(&plan, &lake, &history, io)?;
+        }
+        report.tables = describe(&plan, &lake, &history);
+        return Ok(report);
+    }
+    let tables = Tables::open(&plan, &lake, &history, io)?;
+    if history.last_complete.is_none() && history.open.is_none() && tables.epochs.values().any(Option::is_some) {
+        return Err(Error::external(
+            "EPOCH_LOG_MISSING",
+            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
+        )
+        .help("restore _silverflow/epochs; without it everything would be read a second time"));
+    }
+    report.tables = describe(&plan, &lake, &history);
+    let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
+    let (events_out, events) = bounded(256);
+    let (commits_out, commits) = bounded(256);
+    let workers = Workers::start(&plan, &begin, options, &events_out)?;
+    let mut supervisor = Supervisor {
+        plan,
+        begin,
+        compare,
+        log,
+        walls: history.walls.clone(),
+        versions: history.versions.clone(),
+        lake,
+        io: io.clone(),
+        mail: workers.mail(),
+        events,
+        committers: BTreeMap::new(),
+        tables,
+        commits_out,
+        commits,
+        report,
+        options,
+    };
+    let outcome = supervisor.drive(&history, &mut backlog, &say);
+    let ended = workers.stop();
+    outcome?;
+    ended?;
+    Ok(supervisor.report)
+}

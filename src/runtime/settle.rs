@@ -1,0 +1,108 @@
+//! The end of an epoch: its changes go into the tables, replay points first, and then it is complete.
+
+use std::collections::BTreeSet;
+
+use super::commit::{CommitDone, Committer, ToCommitter};
+use super::computed::Computed;
+use super::definitions::table_key;
+use super::supervisor::Supervisor;
+use crate::dataflow::TableId;
+use crate::error::{Error, Result};
+use crate::lake::{Begin, Complete};
+use crate::plan::Feed;
+
+impl Supervisor<'_> {
+    pub(super) fn start_committers(&mut self) {
+        for (id, table) in self.tables.take() {
+            let keeps_epoch = match id {
+                TableId::Rows(index) | TableId::Quarantine(index) => {
+                    self.plan.datasets.get(index).is_some_and(|d| d.replay_point)
+                }
+            };
+            self.committers.insert(id, Committer::start(id, table, keeps_epoch, &self.io, &self.commits_out));
+        }
+    }
+
+    pub(super) fn hand_over(&self, table: TableId, message: ToCommitter) -> Result<()> {
+        match self.committers.get(&table) {
+            Some(committer) if committer.send(message) => Ok(()),
+            Some(_) => Err(Error::internal(format!("the committer of {} has ended", table_key(&self.plan, table)))),
+            None => Err(Error::internal(format!("{} has no committer", table_key(&self.plan, table)))),
+        }
+    }
+
+    /// Commits an epoch to all tables, replay points first, and marks it complete.
+    ///
+    /// With `hold`, tables that are to be set by comparison are left for the next epoch.
+    pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
+        let epoch = begin.epoch;
+        let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
+        let replay = |table: &TableId| match table {
+            TableId::Rows(index) | TableId::Quarantine(index) => {
+                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
+            }
+        };
+        let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
+        wanted.extend(compare.iter().copied());
+        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
+        for group in [first, second] {
+            let mut open = 0;
+            for table in group {
+                let batches = computed.changes.remove(&table).unwrap_or_default();
+                if hold && self.compare.contains(&table) {
+                    self.hand_over(table, ToCommitter::Hold(batches))?;
+                    continue;
+                }
+                let compare = compare.contains(&table);
+                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
+                open += 1;
+            }
+            let mut failed = Vec::new();
+            for _ in 0..open {
+                let CommitDone { table, result } =
+                    self.commits.recv().map_err(|_| Error::internal("the committers have ended"))?;
+                match result {
+                    Ok((committed, version)) => {
+                        self.versions.insert(table_key(&self.plan, table), version);
+                        self.tables.epochs.insert(table, Some(epoch));
+                        self.count_commit(table, committed, version);
+                    }
+                    Err(error) => failed.push(error),
+                }
+            }
+            if let Some(error) = Error::all(failed) {
+                return Err(error);
+            }
+        }
+        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
+        for (dataset, counts) in &computed.counts {
+            if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
+                report.count(counts);
+            }
+        }
+        self.report.epochs.push(epoch);
+        self.report.last_epoch = Some(epoch);
+        Ok(())
+    }
+
+    fn count_commit(&mut self, table: TableId, committed: Option<crate::lake::Committed>, version: i64) {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        let append =
+            self.plan.datasets.get(index).is_some_and(|d| matches!(d.feed, Feed::Append(_)) && !d.replay_point);
+        let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == index) else { return };
+        let rows = matches!(table, TableId::Rows(_));
+        if rows {
+            report.version = version;
+        }
+        if let Some(committed) = committed {
+            report.committed = true;
+            if rows {
+                report.inserted += committed.inserted;
+                report.deleted += committed.deleted;
+                if append {
+                    report.verdicts_withdrawn += i64::try_from(committed.deleted).unwrap_or(i64::MAX);
+                }
+            }
+        }
+    }
+}
