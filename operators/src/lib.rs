@@ -13,6 +13,7 @@
 //! | [`Scd1`] | changes by key; truncates | the newest row of each key | distinct changes; if [append-only](Scd1State::append_only), one a key | O(log n); a truncate: all keys |
 //! | [`Scd2`] | changes by key | versions of each key | distinct changes, run heads | O(log n), whatever the key's history |
 //! | [`Fill`] | changes by key; truncates | the changes that count, completed from earlier ones | distinct changes, completed values | O(log n), and the later changes that inherit from it; a truncate: all keys |
+//! | [`Clock`] | rows with the moments at which their meaning changes; what the clock shows | each row with the moment at which it stands | rows with a moment ahead | O(log n) for a row that comes, goes or falls due |
 //! | [`commit()`] | changes and errors of a table | one call for each closed epoch | the open epochs | O(1) |
 //!
 //! What holds for all of them:
@@ -24,11 +25,14 @@
 //!   difference: for each key, each distinct output at most once an epoch.
 //! - Rows go to the worker `stable_hash(key) % workers` ([`stable_hash`]), so that snapshots can be
 //!   split and joined when the number of workers changes.
-//! - The logic is a plain struct with `apply`, `snapshot` and `restore`, usable without a dataflow;
-//!   the `..._with` form of an operator runs on such a struct, [shared] with the worker loop.
+//! - The logic is a plain struct with `apply`, usable without a dataflow; the `..._with` form of an
+//!   operator runs on such a struct, [shared] with the worker loop.
+//! - What it remembers is a [`State`]: a [`Snapshot`] of it shares its memory, is written down
+//!   elsewhere, and can be restored on any number of workers.
 //! - No operator blocks, reads a clock, or panics on data.
 
 mod batch;
+mod clock;
 mod commit;
 mod dedup;
 mod epochs;
@@ -46,6 +50,7 @@ mod state;
 mod testing;
 mod truncate;
 
+pub use clock::{Clock, ClockState, Moment, Standing, Timed};
 pub use commit::{Closed, HasEpoch, commit};
 pub use dedup::{Dedup, DedupState, Distinct, DistinctState};
 pub use epochs::{Rows, Shared, shared};
@@ -56,8 +61,8 @@ pub use lookup::{Lookup, LookupKind, LookupState};
 pub use row::{Row, stable_hash};
 pub use scd1::{Scd1, Scd1State};
 pub use scd2::{Scd2, Scd2State, Version};
-pub use snapshot::SnapshotError;
-pub use state::{Bytewise, Entry, KeyMut, KeyedState, Order, Run};
+pub use snapshot::{STATE_FORMAT, Snapshot, SnapshotError, State};
+pub use state::{Bytewise, Entry, Frozen, KeyMut, KeyedState, Order, Run, Sealed};
 
 /// The logical time of the dataflow.
 pub type Epoch = u64;

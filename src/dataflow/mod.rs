@@ -2,6 +2,7 @@
 
 mod batch;
 mod build;
+mod clock;
 mod codec;
 mod eval;
 mod fan;
@@ -9,13 +10,16 @@ mod fault;
 mod keyed;
 mod merge;
 mod metrics;
+mod moments;
 mod rules;
+mod states;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, relabel};
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
-pub use codec::{Codec, normalise};
+pub use codec::{Codec, ROW_FORMAT, normalise};
 pub use eval::row_json;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};
+pub use states::{Registered, Restored, States, UNUSABLE};

@@ -14,7 +14,7 @@ use super::storage::Lake;
 use crate::error::{Error, Result};
 
 /// Raised whenever a record means something else than before.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// More records than this are replaced by a base.
 const RECORDS: usize = 200;
 
@@ -41,6 +41,9 @@ pub enum Position {
         from: Option<i64>,
         /// Last version of this epoch.
         to: i64,
+        /// The table's own id, by which a table that was made anew is noticed.
+        #[serde(default)]
+        table: Option<String>,
     },
 }
 
@@ -79,15 +82,23 @@ pub struct Complete {
     pub epoch: u64,
     /// Delta version of every table at its end.
     pub versions: BTreeMap<String, i64>,
+    /// Sources whose input was given back after all: a later epoch reads it.
+    pub returned: BTreeSet<String>,
+    /// Tables that are not what their definitions say, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
+    /// When the clock next changes something, if nothing else does before, in microseconds since 1970.
+    pub due_micros: Option<i64>,
 }
 
-/// The end of an epoch whose changes are in no table; its sources are where they were.
+/// The end of an epoch that was given up; its sources are where they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// The epoch.
     pub epoch: u64,
     /// Why, for people.
     pub reason: String,
+    /// Tables that may hold a part of it, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
 }
 
 /// What the log says has happened: complete epochs, and the one that is open.
@@ -101,12 +112,16 @@ pub struct History {
     pub next: u64,
     /// The wall of every complete epoch.
     pub walls: BTreeMap<u64, i64>,
+    /// When the clock next changes something in what the last complete epoch has left, in microseconds since 1970.
+    pub due_micros: Option<i64>,
     /// Delta versions of the tables at the end of the last complete epoch.
     pub versions: BTreeMap<String, i64>,
     /// Fingerprints of the last complete epoch.
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// Tables that the last epochs have left other than their definitions say: they have to be set by comparison.
+    pub stray: BTreeSet<String>,
     /// What fingerprints are made of, by dataset or flow and part.
     pub parts: BTreeMap<String, BTreeMap<String, String>>,
     /// Sources whose flow is gone for good.
@@ -115,6 +130,7 @@ pub struct History {
     pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    delta_tables: BTreeMap<String, String>,
 }
 
 impl History {
@@ -133,9 +149,19 @@ impl History {
         self.delta.get(source).copied()
     }
 
+    /// The own id of the table that a table source was when it was last read.
+    pub fn delta_table(&self, source: &str) -> Option<&str> {
+        self.delta_tables.get(source).map(String::as_str)
+    }
+
     fn begin(&mut self, begin: Begin) {
         self.next = self.next.max(begin.epoch + 1);
         self.open = Some(begin);
+    }
+
+    fn abort(&mut self, abort: Abort) {
+        self.open = None;
+        self.stray.extend(abort.stray);
     }
 
     fn complete(&mut self, begin: Begin, complete: Complete) {
@@ -144,22 +170,28 @@ impl History {
         self.last_complete = Some(complete.epoch);
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
+        self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
+        self.stray = complete.stray;
         self.parts.extend(begin.parts);
         self.dropped.extend(begin.dropped);
         self.renamed.extend(begin.renamed);
-        for source in &begin.forgotten {
+        let returned = |source: &String| complete.returned.contains(source);
+        for source in begin.forgotten.iter().filter(|source| !returned(source)) {
             self.files.remove(source);
             self.delta.remove(source);
             self.finished_once.remove(source);
         }
-        self.finished_once.extend(begin.once);
-        for (source, position) in begin.sources {
+        self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
                 }
-                Position::Delta { to, .. } => {
+                Position::Delta { to, table, .. } => {
+                    if let Some(table) = table {
+                        self.delta_tables.insert(source.clone(), table);
+                    }
                     self.delta.insert(source, to);
                 }
             }
@@ -173,14 +205,18 @@ struct Base {
     epoch: u64,
     last_complete: Option<u64>,
     walls: BTreeMap<u64, i64>,
+    due_micros: Option<i64>,
     versions: BTreeMap<String, i64>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
+    stray: BTreeSet<String>,
     parts: BTreeMap<String, BTreeMap<String, String>>,
     dropped: BTreeSet<String>,
     renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    #[serde(default)]
+    delta_tables: BTreeMap<String, String>,
 }
 
 /// The epoch log of a storage. One writer at a time: a record that exists already means that there is another one.
@@ -219,14 +255,17 @@ impl EpochLog {
                 open: None,
                 next: epoch + 1,
                 walls: base.walls,
+                due_micros: base.due_micros,
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
+                stray: base.stray,
                 parts: base.parts,
                 dropped: base.dropped,
                 renamed: base.renamed,
                 files: base.files,
                 delta: base.delta,
+                delta_tables: base.delta_tables,
             };
         }
         let after = base.map(|((epoch, _), _)| epoch);
@@ -250,7 +289,7 @@ impl EpochLog {
                         .filter(|x| x.epoch == *epoch)
                         .ok_or_else(|| wrong("its epoch has no beginning"))?;
                     if kind == ABORT {
-                        let _: Abort = read(lake, &folder, name).await?;
+                        history.abort(read(lake, &folder, name).await?);
                     } else {
                         let complete: Complete = read(lake, &folder, name).await?;
                         if complete.epoch != *epoch {
@@ -302,7 +341,7 @@ impl EpochLog {
     pub async fn abort(&mut self, abort: &Abort) -> Result<()> {
         self.opened(abort.epoch)?;
         self.write(abort.epoch, ABORT, abort).await?;
-        self.history.open = None;
+        self.history.abort(abort.clone());
         self.compact().await
     }
 
@@ -340,14 +379,17 @@ impl EpochLog {
             epoch,
             last_complete: history.last_complete,
             walls: history.walls.clone(),
+            due_micros: history.due_micros,
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
+            stray: history.stray.clone(),
             parts: history.parts.clone(),
             dropped: history.dropped.clone(),
             renamed: history.renamed.clone(),
             files: history.files.clone(),
             delta: history.delta.clone(),
+            delta_tables: history.delta_tables.clone(),
         };
         self.write(epoch, BASE, &base).await?;
         self.lake.remove(old.iter().map(|x| format!("{}/{x}", self.folder)).collect()).await
@@ -424,7 +466,7 @@ mod tests {
             wall_micros: 1000 + epoch as i64,
             sources: [
                 ("raw".to_owned(), Position::Files(files)),
-                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64 }),
+                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64, table: Some("id".to_owned()) }),
             ]
             .into(),
             fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
@@ -434,7 +476,13 @@ mod tests {
     }
 
     fn complete(epoch: u64) -> Complete {
-        Complete { epoch, versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into() }
+        Complete {
+            epoch,
+            versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
+            returned: BTreeSet::new(),
+            stray: BTreeSet::new(),
+            due_micros: Some(epoch as i64),
+        }
     }
 
     async fn lake() -> (tempfile::TempDir, Lake) {
@@ -451,18 +499,36 @@ mod tests {
         log.begin(&begin(1, &["x", "y"])).await.unwrap();
         log.complete(&complete(1)).await.unwrap();
         log.begin(&begin(2, &["z"])).await.unwrap();
-        log.abort(&Abort { epoch: 2, reason: "no".into() }).await.unwrap();
+        log.abort(&Abort { epoch: 2, reason: "no".into(), stray: ["a".to_owned()].into() }).await.unwrap();
         log.begin(&begin(5, &["z"])).await.unwrap();
         let (again, history) = EpochLog::load(&lake).await.unwrap();
         assert_eq!(&history, log.history());
         assert_eq!(history.last_complete, Some(1));
+        assert_eq!(history.due_micros, Some(1));
         assert_eq!(history.next, 6);
         assert_eq!(history.open, Some(begin(5, &["z"])));
         assert!(history.has_seen("raw", "x") && !history.has_seen("raw", "z"));
         assert_eq!(history.delta_position("t"), Some(1));
         assert_eq!(history.walls, [(1, 1001)].into());
         assert_eq!(history.finished_once, ["o".to_owned()].into());
+        assert_eq!(history.stray, ["a".to_owned()].into());
         drop(again);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn input_that_is_given_back_has_not_been_read() {
+        let (_folder, lake) = lake().await;
+        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
+        log.begin(&begin(1, &["x"])).await.unwrap();
+        let stray = BTreeSet::from(["b".to_owned()]);
+        let returned = BTreeSet::from(["raw".to_owned(), "o".to_owned()]);
+        log.complete(&Complete { returned, stray: stray.clone(), ..complete(1) }).await.unwrap();
+        let (_, history) = EpochLog::load(&lake).await.unwrap();
+        assert!(!history.has_seen("raw", "x") && history.finished_once.is_empty());
+        assert_eq!((history.delta_position("t"), &history.stray), (Some(1), &stray));
+        log.begin(&begin(2, &["x"])).await.unwrap();
+        log.complete(&complete(2)).await.unwrap();
+        assert!(log.history().stray.is_empty() && log.history().has_seen("raw", "x"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::Literal;
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
 use super::functions::Settings;
-use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source, SourceKind};
+use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
 
 /// Prefix of the parts that stand for what a dataset reads.
 pub const UPSTREAM: &str = "upstream ";
@@ -128,7 +128,9 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
     let mut retracts: Vec<bool> = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let value = match &mut dataset.feed {
-            Feed::Append(flows) => flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources)),
+            Feed::Append(flows) => {
+                !dataset.boundaries.is_empty() || flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources))
+            }
             Feed::Cdc(cdc) => {
                 cdc.append_only = !cdc.flows.iter().any(|f| node_retracts(&f.input, &retracts, sources));
                 true
@@ -140,12 +142,10 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
 
 fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
     match node {
-        Node::Read { input: Input::Source(i), .. } => {
-            sources.get(*i).is_none_or(|s| matches!(s.kind, SourceKind::DeltaSnapshot { .. }))
-        }
+        Node::Read { input: Input::Source(i), .. } => sources.get(*i).is_none_or(|s| s.kind.retracts()),
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
-        Node::Match(_) => true,
+        Node::Match(_) | Node::Clock { .. } => true,
     }
 }

@@ -13,6 +13,7 @@ mod functions;
 mod identifiers;
 mod lower;
 mod metadata;
+mod moments;
 mod own;
 mod query;
 mod replay;
@@ -30,7 +31,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::error::Span;
-use crate::pipeline::{Action, DatasetKind, ReadFiles, ScdType, TableName};
+use crate::pipeline::{Action, DatasetKind, ReadFiles, ReadTable, ScdType, TableName};
 
 pub use analyze::Outside;
 pub use analyze::analyze;
@@ -40,8 +41,9 @@ pub use fingerprint::UPSTREAM;
 pub use functions::{Settings, names as function_names};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
+pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::from_datafusion;
-pub use schema::{WALL_COLUMN, stored_schema, with_wall};
+pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, with_now, with_wall};
 pub use syntax::read_as_spark;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
@@ -89,16 +91,20 @@ pub struct Source {
 pub enum SourceKind {
     /// Files, each read once.
     Files(ReadFiles),
-    /// A Delta table, read as appended rows.
-    DeltaStream {
+    /// A Delta table.
+    Delta {
         /// Path or URL.
         location: String,
+        /// How it is read.
+        read: ReadTable,
     },
-    /// A Delta table, read as its current rows.
-    DeltaSnapshot {
-        /// Path or URL.
-        location: String,
-    },
+}
+
+impl SourceKind {
+    /// Rows are taken back when they are outside no more.
+    pub fn retracts(&self) -> bool {
+        matches!(self, SourceKind::Delta { read, .. } if read.retracts())
+    }
 }
 
 /// Where the rows of a dataset are kept.
@@ -129,6 +135,8 @@ pub struct DatasetPlan {
     pub rules: Vec<Rule>,
     /// Columns of the automatic quarantine table, without `_epoch`; absent where no rule can fill it.
     pub quarantine: Option<SchemaRef>,
+    /// Where the truth of the expectations changes as the clock goes on; for AUTO CDC the flows' inputs know it.
+    pub boundaries: Vec<Boundary>,
     /// Rows carry the wall of the epoch they arrived in as a hidden last column [`WALL_COLUMN`].
     pub wall: bool,
     /// Stored as it arrived, with [`EPOCH_COLUMN`]; downstream is rebuilt from it.
@@ -175,6 +183,8 @@ pub struct Rule {
     pub condition: Arc<dyn PhysicalExpr>,
     /// What happens on violation.
     pub action: Action,
+    /// It reads the clock ever anew.
+    pub live: bool,
     /// A constraint of the table (NOT NULL): it judges the rows that are written, after the expectations.
     pub constraint: bool,
 }
@@ -216,6 +226,15 @@ pub enum Node {
     Union {
         /// Inputs of equal schema.
         inputs: Vec<Node>,
+        /// Outgoing columns.
+        schema: SchemaRef,
+    },
+    /// Each row with the moment at which it stands, in [`NOW_COLUMN`] behind its columns, corrected as the clock goes on.
+    Clock {
+        /// Input.
+        input: Box<Node>,
+        /// Where the meaning of a row changes.
+        boundaries: Vec<Boundary>,
         /// Outgoing columns.
         schema: SchemaRef,
     },
@@ -340,6 +359,7 @@ impl Node {
             Node::Read { schema, .. }
             | Node::Map { schema, .. }
             | Node::Union { schema, .. }
+            | Node::Clock { schema, .. }
             | Node::Distinct { schema, .. } => schema,
             Node::Match(node) => &node.schema,
         }
@@ -349,7 +369,7 @@ impl Node {
     pub fn leaves(&self, f: &mut impl FnMut(Input)) {
         match self {
             Node::Read { input, .. } => f(*input),
-            Node::Map { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
+            Node::Map { input, .. } | Node::Clock { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
             Node::Union { inputs, .. } => inputs.iter().for_each(|n| n.leaves(f)),
             Node::Match(node) => {
                 node.rows.leaves(f);
@@ -363,7 +383,7 @@ impl Node {
         match self {
             Node::Read { .. } => true,
             Node::Map { input, .. } => input.row_wise(),
-            Node::Union { .. } | Node::Distinct { .. } | Node::Match(_) => false,
+            Node::Union { .. } | Node::Clock { .. } | Node::Distinct { .. } | Node::Match(_) => false,
         }
     }
 }

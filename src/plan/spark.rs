@@ -18,6 +18,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
+use super::clock::reads_clock;
 use super::functions::{self, Settings};
 
 /// Operators and calls as Spark means them.
@@ -85,7 +86,8 @@ impl SparkMeaning {
                 let (left_instant, right_instant) =
                     (left.get_type(schema)? == instant, right.get_type(schema)? == instant);
                 match op {
-                    _ if self.settings.zone.is_utc() => plain(left, right),
+                    // Beside the clock a day has 24 hours, so that the moment of a change can be foretold.
+                    _ if self.settings.zone.is_utc() || reads_clock(&left) || reads_clock(&right) => plain(left, right),
                     Operator::Minus if left_instant => self.call("minus_interval", vec![*left, *right], schema),
                     Operator::Plus if left_instant => self.call("plus_interval", vec![*left, *right], schema),
                     Operator::Plus if right_instant => self.call("plus_interval", vec![*right, *left], schema),
@@ -122,6 +124,9 @@ impl SparkMeaning {
             | Operator::GtEq
             | Operator::IsDistinctFrom
             | Operator::IsNotDistinctFrom => {
+                if (interval(&lt) || interval(&rt)) && (reads_clock(&left) || reads_clock(&right)) {
+                    return plain(left, right);
+                }
                 if interval(&lt) || interval(&rt) {
                     let (left, right) = (
                         self.call("interval_micros", vec![*left], schema)?,

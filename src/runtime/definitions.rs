@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::backlog::gone;
+use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
@@ -39,6 +39,30 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     all
 }
 
+/// Whether the rows of a source were stored elsewhere before, so that they have to be read anew.
+///
+/// # Errors
+/// `SOURCE_MODE_CHANGED` (user) if where they are to be stored there are other rows.
+pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
+    let Some(id) = plan.sources.get(source).map(|s| &s.id) else { return Ok(false) };
+    let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(|d| d.label());
+    let (Some(before), Some(now)) = (history.fingerprints.get(&format!("{SOURCE}{id}")), now) else { return Ok(false) };
+    if *before == now {
+        return Ok(false);
+    }
+    if history.fingerprints.contains_key(&now) {
+        return Err(Error::user(
+            "SOURCE_MODE_CHANGED",
+            format!(
+                "{now} has rows that came through {before}, and flow {id} is to read them straight from outside now"
+            ),
+        )
+        .help("read the table in the mode that it was read in, or write into a new table")
+        .dataset(now));
+    }
+    Ok(true)
+}
+
 /// What fingerprints are made of, as far as the log does not know it.
 pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
@@ -57,7 +81,7 @@ pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String
 fn place(kind: &SourceKind) -> String {
     match kind {
         SourceKind::Files(read) => read.path.clone(),
-        SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => location.clone(),
+        SourceKind::Delta { location, .. } => location.clone(),
     }
 }
 
@@ -94,25 +118,30 @@ fn target(plan: &Plan, source: usize) -> Option<&DatasetPlan> {
     }
 }
 
-/// Datasets whose definition is not the one of the last complete epoch, with what has changed.
+/// Datasets whose definition is not the one of the last complete epoch, or of the epoch that is open, with what has
+/// changed: what an open epoch has stored was made under its own definitions.
 pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
     let mut changes = BTreeMap::new();
-    if history.last_complete.is_none() {
-        return changes;
-    }
+    let complete = history.last_complete.map(|_| &history.fingerprints);
+    let open = history.open.as_ref().map(|begin| &begin.fingerprints);
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         let label = dataset.label();
-        let before = history.fingerprints.get(&label);
-        // A new replay point has nothing to begin with.
-        if before == Some(&dataset.fingerprint) || before.is_none() && dataset.replay_point {
+        let before: Vec<_> = complete.into_iter().chain(open).map(|all| all.get(&label)).collect();
+        let same = |before: &String| *before == dataset.fingerprint;
+        if before.iter().all(|before| before.is_some_and(same)) {
             continue;
         }
-        let reasons = match (before, history.parts.get(&label)) {
-            (None, _) => vec!["it is new".to_owned()],
-            (Some(_), Some(parts)) if *parts != dataset.parts => reasons(parts, &dataset.parts),
+        // A new replay point has nothing to begin with.
+        if dataset.replay_point && before.iter().flatten().all(|before| same(before)) {
+            continue;
+        }
+        let new = before.iter().all(Option::is_none);
+        let reasons = match history.parts.get(&label) {
+            _ if new => vec!["it is new".to_owned()],
+            Some(parts) if *parts != dataset.parts => reasons(parts, &dataset.parts),
             _ => vec!["its definition has changed".to_owned()],
         };
-        changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
+        changes.insert(index, Recompute { name: label, reasons, new });
     }
     changes
 }
@@ -120,7 +149,7 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
 /// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
 pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Vec<Recompute>> {
     let mut all = changes(plan, history);
-    for table in gone(plan, history, lake, io)? {
+    for table in Found::read(plan, history, lake, io)?.gone {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
         let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
         let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
@@ -168,7 +197,10 @@ fn reasons(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
 /// `FLOW_GONE` (user) if a flow that has read something is not there any more.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
-    if history.last_complete.is_none() {
+    // Where the clock releases rows, those that are stored pass it again.
+    let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
+    start.rejudge.extend(timed.map(|(index, _)| index));
+    if history.last_complete.is_none() && history.open.is_none() {
         return Ok(start);
     }
     if let Some(error) = Error::all(gone_flows(plan, history)) {
@@ -186,6 +218,12 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
         }
     }
     Ok(start)
+}
+
+/// The table that the log keeps under a name, if the plan has it.
+pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
+    let tables = (0..plan.datasets.len()).flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
+    tables.into_iter().find(|table| table_key(plan, *table) == key)
 }
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.

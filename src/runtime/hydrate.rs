@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use arrow::datatypes::SchemaRef;
+use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
 use super::columns::{add_wall, by_arrival};
@@ -16,60 +17,77 @@ use crate::lake::{History, Table};
 use crate::plan::Plan;
 
 /// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
-/// not there are passed over.
+/// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
+/// what has changed since. Says how many rows that were.
 pub fn hydrate<'t>(
     plan: &Plan,
     start: &Start,
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
+    base: Option<&BTreeMap<String, i64>>,
     mail: &Mail,
     io: &Handle,
-) -> Result<()> {
+) -> Result<u64> {
+    let mut sent = 0;
     if start.hydrated == 0 {
-        return Ok(());
+        return Ok(sent);
+    }
+    if let Some(wall) = history.walls.get(&start.hydrated) {
+        mail.wall(start.hydrated, *wall);
     }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
-        let rejudge = start.rejudge.contains(&index);
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
             let Some(table) = table(id) else { continue };
-            let Some(version) = history.versions.get(&table_key(plan, id)) else { continue };
-            let (inlet, schema) = match id {
-                TableId::Rows(_) => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                TableId::Quarantine(_) if rejudge => (Inlet::Rows(index), Arc::clone(&dataset.schema)),
-                TableId::Quarantine(_) => match &dataset.quarantine {
-                    Some(schema) => (Inlet::Quarantine(index), Arc::clone(schema)),
-                    None => continue,
-                },
-            };
-            let hydration = Hydration {
-                table,
-                version: Some(*version),
-                only: None,
-                inlet,
-                epoch: start.hydrated,
-                schema,
-                wall: dataset.wall,
-            };
-            hydration.send(&history.walls, mail, io)?;
+            let key = table_key(plan, id);
+            let Some(version) = history.versions.get(&key).copied() else { continue };
+            let since = base.and_then(|versions| versions.get(&key).copied());
+            if since == Some(version) {
+                continue;
+            }
+            let Some((inlet, schema)) = way_in(plan, start, id) else { continue };
+            let rows = since.map_or(Rows::At(version), |since| Rows::Between(since, version));
+            let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
+            sent += hydration.send(&history.walls, mail, io)?;
         }
     }
-    Ok(())
+    Ok(sent)
+}
+
+/// Where the stored rows of a replay point enter the dataflow, and with which columns.
+pub fn way_in(plan: &Plan, start: &Start, table: TableId) -> Option<(Inlet, SchemaRef)> {
+    let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+    let dataset = plan.datasets.get(index)?;
+    match table {
+        TableId::Quarantine(_) if !start.rejudge.contains(&index) => {
+            dataset.quarantine.as_ref().map(|schema| (Inlet::Quarantine(index), Arc::clone(schema)))
+        }
+        _ => Some((Inlet::Rows(index), Arc::clone(&dataset.schema))),
+    }
+}
+
+/// Rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// All, as of a version.
+    At(i64),
+    /// Those that arrived in an epoch.
+    Arrived(u64),
+    /// Those that came or went after a version, up to another.
+    Between(i64, i64),
 }
 
 /// Stored rows on their way to an inlet.
 pub struct Hydration<'a> {
     /// The table.
     pub table: &'a Table,
-    /// As of this version; the newest if absent.
-    pub version: Option<i64>,
-    /// Only rows that arrived in this epoch, if given.
-    pub only: Option<u64>,
+    /// Which of its rows.
+    pub rows: Rows,
     /// Where they go.
     pub inlet: Inlet,
     /// The epoch in which they enter.
     pub epoch: u64,
     /// Columns on the inlet's edge, without the wall.
-    pub schema: arrow::datatypes::SchemaRef,
+    pub schema: SchemaRef,
     /// The edge carries the wall.
     pub wall: bool,
 }
@@ -78,14 +96,16 @@ impl Hydration<'_> {
     /// Sends the rows.
     pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
-        let mut rows = match self.version {
-            Some(version) => io.block_on(self.table.scan_at(version))?,
-            None => self.table.scan(),
+        let mut rows = match self.rows {
+            Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Between(from, to) => io.block_on(self.table.changes(from, to))?,
         };
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {
-            for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
-                if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
+            let (batch, diff) = batch?;
+            for (arrived, part) in by_arrival(&batch).map_err(wrong)? {
+                if matches!(self.rows, Rows::Arrived(epoch) if epoch != arrived) || part.num_rows() == 0 {
                     continue;
                 }
                 let mut part = conform(&part, &self.schema)?;
@@ -100,7 +120,8 @@ impl Hydration<'_> {
                 }
                 sent += part.num_rows() as u64;
                 next += 1;
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None };
+                let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs, pairs: false };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

@@ -8,17 +8,22 @@
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
 mod backlog;
+mod checkpoint;
+mod clock;
 mod columns;
 mod commit;
 mod computed;
 mod definitions;
+mod difference;
 mod hydrate;
 mod ingress;
 mod memory;
+mod optimize;
 mod outside;
 mod preamble;
 mod query;
 mod report;
+mod resume;
 mod settle;
 mod supervisor;
 mod tables;
@@ -34,6 +39,7 @@ use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
+pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
@@ -46,7 +52,8 @@ pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
 pub struct RunOptions {
     /// Timely workers, that is, computing threads. The result does not depend on it.
     pub workers: usize,
-    /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
+    /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise. It cannot be earlier than the wall of
+    /// the last epoch.
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,

@@ -10,7 +10,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
-use silverflow_operators::Epoch;
+use silverflow_operators::{Epoch, Snapshot};
 use timely::WorkerConfig;
 use timely::communication::{Config as Communication, WorkerGuards};
 use timely::logging::{TimelyEvent, TimelyEventBuilder};
@@ -28,8 +28,12 @@ const MAILBOX: usize = 64;
 pub enum ToWorker {
     /// Rows of the epoch that is open.
     Rows(Inlet, Batch),
+    /// What the clock shows in an epoch, in microseconds since 1970. It comes before the epoch's rows.
+    Wall(Epoch, i64),
     /// The epoch has no further rows.
     End(Epoch),
+    /// Say what the operators remember. Only between epochs, when all of them are done.
+    Snapshot,
 }
 
 /// From a worker.
@@ -42,6 +46,15 @@ pub enum FromWorker {
         epoch: Epoch,
         /// What the worker counted, by dataset.
         counts: Vec<(usize, Counts)>,
+        /// When the clock next changes something on the worker, in microseconds since 1970.
+        due: Option<i64>,
+    },
+    /// What the worker's operators remember, by name.
+    Snapshot {
+        /// The worker.
+        worker: usize,
+        /// The states.
+        states: Vec<(String, Snapshot)>,
     },
     /// The dataflow could not be built.
     NotBuilt(Error),
@@ -75,9 +88,21 @@ impl Mail {
         sent
     }
 
+    /// Tells all workers what the clock shows in an epoch. A worker that has ended is found out by whoever ends the epoch.
+    pub fn wall(&self, epoch: Epoch, wall: i64) {
+        for worker in 0..self.mailboxes.len() {
+            self.send(worker, ToWorker::Wall(epoch, wall));
+        }
+    }
+
     /// Ends an epoch on all workers.
     pub fn end(&self, epoch: Epoch) -> bool {
         (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::End(epoch)))
+    }
+
+    /// Asks all workers what their operators remember.
+    pub fn snapshot(&self) -> bool {
+        (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::Snapshot))
     }
 
     /// How many workers there are.
@@ -241,10 +266,15 @@ impl Shared {
                     if batch.epoch > current {
                         current = batch.epoch;
                         dataflow.inlets.values_mut().for_each(|handle| handle.advance_to(current));
+                        dataflow.clock.advance_to(current);
                     }
                     if let Some(handle) = dataflow.inlets.get_mut(&inlet) {
                         handle.send(batch);
                     }
+                }
+                Ok(ToWorker::Wall(epoch, wall)) => {
+                    idle = false;
+                    dataflow.clock.set(epoch, wall);
                 }
                 Ok(ToWorker::End(epoch)) => {
                     idle = false;
@@ -253,16 +283,24 @@ impl Shared {
                         handle.advance_to(current);
                         handle.flush();
                     }
+                    dataflow.clock.advance_to(current);
                     ended.push_back(epoch);
+                }
+                Ok(ToWorker::Snapshot) => {
+                    idle = false;
+                    let states = dataflow.states.iter().map(|s| (s.name.clone(), s.state.borrow_mut().snapshot()));
+                    outbox.borrow_mut().push_back(FromWorker::Snapshot { worker: index, states: states.collect() });
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
             while ended.front().is_some_and(|epoch| dataflow.closed_below() > *epoch) {
                 if let Some(epoch) = ended.pop_front() {
+                    dataflow.clock.closed_below(epoch + 1);
+                    let due = dataflow.clock.due();
                     let counts = tally.take(epoch).into_iter().filter(|((at, _), _)| *at == epoch);
                     let counts = counts.map(|((_, dataset), counts)| (dataset, counts)).collect();
-                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts });
+                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts, due });
                 }
             }
             let mut waiting = outbox.borrow_mut();

@@ -18,6 +18,7 @@ mod parquet;
 #[cfg(test)]
 mod tests;
 
-pub use delta::{DeltaOptions, DeltaSource};
+pub use delta::{DeltaSource, First};
 pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
+pub use listing::is_there;
 pub use options::Format;

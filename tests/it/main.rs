@@ -6,15 +6,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod cases;
+mod checkpoint;
 mod cli;
+mod clock;
 mod convergence;
+mod crash;
 mod definitions;
 mod example;
+mod faults;
 mod functions;
 mod golden;
 mod oracle;
 mod outside;
+mod sink;
 mod spark_meaning;
 mod support;
+mod upstream;
 mod verdicts;
 mod verify;
