@@ -7,6 +7,7 @@ pub mod lake;
 pub mod pipeline;
 pub mod plan;
 pub mod project;
+pub mod rows;
 pub mod runtime;
 pub mod sources;
 pub mod sql;

@@ -55,14 +55,7 @@ impl Query {
                     return Err(Error::user("DUPLICATE_COLUMN", format!("two columns are named {}", twice.name()))
                         .help("name them apart with AS: a JSON object has each name once"));
                 }
-                let mut writer = arrow::json::WriterBuilder::new()
-                    .with_explicit_nulls(true)
-                    .build::<_, arrow::json::writer::LineDelimited>(Vec::new());
-                for batch in batches {
-                    writer.write(batch).map_err(wrong)?;
-                }
-                writer.finish().map_err(wrong)?;
-                Ok(String::from_utf8_lossy(&writer.into_inner()).into_owned())
+                silverflow::rows::json_lines(batches).map_err(wrong)
             }
             Format::Csv => {
                 let mut writer = arrow::csv::WriterBuilder::new().with_header(true).build(Vec::new());

@@ -11,6 +11,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use super::batch::{Batch, relabel};
 use super::codec::join_arrays;
 use crate::plan::Step;
+use crate::rows::json_lines;
 
 /// What is wrong with one row.
 pub struct BadRow {
@@ -138,16 +139,8 @@ pub fn row_json(rows: &RecordBatch, index: usize) -> String {
         .map(|(i, _)| i)
         .collect();
     let one = rows.slice(index.min(rows.num_rows().saturating_sub(1)), rows.num_rows().min(1));
-    let mut out = Vec::new();
-    let written = one.project(&shown).and_then(|one| {
-        let mut writer = arrow::json::WriterBuilder::new()
-            .with_explicit_nulls(true)
-            .build::<_, arrow::json::writer::LineDelimited>(&mut out);
-        writer.write(&one)?;
-        writer.finish()
-    });
-    match written {
-        Ok(()) => String::from_utf8_lossy(&out).trim_end().to_owned(),
+    match one.project(&shown).and_then(|one| json_lines([&one])) {
+        Ok(text) => text.trim_end().to_owned(),
         Err(error) => format!("(not shown: {error})"),
     }
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::{Field, SchemaRef};
 use super::assemble::assemble;
 use super::draft::{Draft, draft};
 use super::query::Planner;
-use super::{Plan, SourceKind, session};
+use super::{Plan, Settings, SourceKind, session};
 use crate::error::Result;
 use crate::pipeline::{Dataset, DatasetKind, Flow, Graph, Pipeline, RelationSource, TableName};
 
@@ -34,11 +34,9 @@ pub trait Outside {
 /// Plans a pipeline: types, columns, expressions, replay points, fingerprints. All mistakes of one dataset's queries are
 /// reported; a dataset that reads a faulty one is not looked at.
 pub fn analyze(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
-    let planner = Planner { session: session(true)?, sources: &pipeline.sources };
-    let zone: Arc<str> = pipeline
-        .configuration
-        .get("spark.sql.session.timeZone")
-        .map_or_else(|| "UTC".into(), |zone| zone.as_str().into());
+    let settings = Settings::of(&pipeline.configuration)?;
+    let zone: Arc<str> = settings.zone.name().into();
+    let planner = Planner { session: session(true, &settings)?, settings, sources: &pipeline.sources };
     let graph = Graph::new(pipeline)?;
     let order: Vec<&Dataset> = graph.order().iter().filter_map(|name| pipeline.datasets.get(name)).collect();
     let number: BTreeMap<&TableName, usize> = order.iter().enumerate().map(|(i, d)| (&d.name, i)).collect();

@@ -95,7 +95,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
         }
     }
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
-    fingerprints(&mut datasets, drafts, &numbering, zone);
+    fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
     retractions(&mut datasets, &numbering.sources);
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints })

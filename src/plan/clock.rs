@@ -14,6 +14,7 @@ use datafusion::logical_expr::{
 };
 
 use super::schema::wall_type;
+use super::spark::cast_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Reading {
@@ -86,8 +87,7 @@ pub(super) fn reads_clock(expr: &Expr) -> bool {
 pub(super) fn is_reading(expr: &Expr) -> bool {
     match expr {
         Expr::Alias(alias) => is_reading(&alias.expr),
-        Expr::Cast(cast) => is_reading(&cast.expr),
-        other => reading(other).is_some(),
+        other => reading(other).is_some() || cast_of(other).is_some_and(is_reading),
     }
 }
 

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use datafusion::config::Dialect;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::SessionStateBuilder;
-use datafusion::functions::datetime;
-use datafusion::functions_nested::array_filter::array_filter_higher_order_function;
 use datafusion::optimizer::OptimizerRule;
 use datafusion::optimizer::common_subexpr_eliminate::CommonSubexprEliminate;
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
@@ -22,7 +20,8 @@ use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::clock::clock_functions;
-use super::spark::{NOT_OFFERED, SparkMeaning, markers};
+use super::functions::{self, Settings};
+use super::spark::{SparkAccess, SparkMeaning, SparkTypes};
 use crate::error::{Error, Result};
 
 /// How queries are read and evaluated.
@@ -34,6 +33,7 @@ pub(super) fn config() -> SessionConfig {
         options.sql_parser.enable_ident_normalization = false;
         options.sql_parser.map_string_types_to_utf8view = false;
         options.sql_parser.collect_spans = true;
+        options.sql_parser.parse_float_as_decimal = true;
         options.sql_parser.default_null_ordering = "nulls_min".to_owned();
         options.execution.parquet.schema_force_view_types = false;
         options.execution.enable_ansi_mode = true;
@@ -46,31 +46,32 @@ pub(super) fn config() -> SessionConfig {
 /// the planner turns into the wall of the row's epoch; without it they read the machine's clock, as ad-hoc queries do.
 ///
 /// The optimizer rules are listed, so that a plan, and with it a fingerprint, changes only when this list does.
-pub fn session(clock: bool) -> Result<SessionContext> {
-    let config = config();
-    let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+pub fn session(clock: bool, settings: &Settings) -> Result<SessionContext> {
+    let failed = |e| Error::internal("the functions of the planner cannot be registered").caused_by(e);
+    let functions = functions::scalar(settings);
+    let mut builder = SessionStateBuilder::new().with_config(config()).with_default_features();
+    if let Some(access) = SparkAccess::new(&functions) {
+        builder.expr_planners().get_or_insert_default().insert(0, Arc::new(access));
+    }
+    builder = builder.with_type_planner(Arc::new(SparkTypes));
     if clock {
         builder = builder.with_optimizer_rules(rules());
     }
     let mut state = builder.build();
-    let options = Arc::clone(state.config_options());
-    let failed = |e| Error::internal("the functions of the planner cannot be registered").caused_by(e);
-    datafusion_spark::register_all(&mut state).map_err(failed)?;
-    for function in [
-        datetime::to_timestamp_seconds(&options).as_ref().clone().with_aliases(["timestamp_seconds"]),
-        datetime::to_timestamp_millis(&options).as_ref().clone().with_aliases(["timestamp_millis"]),
-        datetime::to_timestamp_micros(&options).as_ref().clone().with_aliases(["timestamp_micros"]),
-    ] {
-        state.register_udf(Arc::new(function)).map_err(failed)?;
+    for name in state.udfs() {
+        state.deregister_udf(&name).map_err(failed)?;
     }
-    let filter = array_filter_higher_order_function();
-    state.register_higher_order_function(Arc::new(filter.as_ref().clone().with_aliases(["filter"]))).map_err(failed)?;
-    state.register_function_rewrite(Arc::new(SparkMeaning)).map_err(failed)?;
-    for function in markers() {
-        state.register_udf(Arc::new(function)).map_err(failed)?;
+    for name in state.higher_order_function_names() {
+        state.deregister_higher_order_function(&name).map_err(failed)?;
     }
-    for name in NOT_OFFERED {
-        state.deregister_udf(name).map_err(failed)?;
+    state.register_function_rewrite(Arc::new(SparkMeaning::new(settings, &functions))).map_err(failed)?;
+    for function in functions {
+        if functions::callable(function.name()) {
+            state.register_udf(function).map_err(failed)?;
+        }
+    }
+    for function in functions::higher_order(settings) {
+        state.register_higher_order_function(function).map_err(failed)?;
     }
     if clock {
         for function in clock_functions() {

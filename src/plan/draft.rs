@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
-use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder, ident};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, ident};
 use datafusion::scalar::ScalarValue;
 
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
+use super::functions::{Settings, cast};
 use super::metadata::names_metadata;
 use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
@@ -100,7 +101,8 @@ pub(super) fn draft<'a>(
             schema = merged(&schema, outside.stored(&dataset.name)?);
         }
         for drafted in &mut drafted {
-            conform(drafted, &schema, dataset).map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
+            conform(drafted, &schema, dataset, &planner.settings)
+                .map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
         }
         let mut own = vec![true; schema.fields().len()];
         for drafted in &drafted {
@@ -285,7 +287,7 @@ fn append_schema(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> Result<SchemaRef
 }
 
 /// Makes a flow's query yield exactly the dataset's columns.
-fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> Result<()> {
+fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, settings: &Settings) -> Result<()> {
     let FlowKind::Query { by_name, query } = &draft.flow.kind else { return Ok(()) };
     let Some(plan) = draft.plan.take() else { return Ok(()) };
     let given = plan.schema().as_arrow().clone();
@@ -322,8 +324,8 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset) -> 
                 let column = Expr::Column(datafusion::common::Column::new(qualifier.cloned(), from.name()));
                 if from.data_type() == field.data_type() {
                     column
-                } else if arrow::compute::can_cast_types(from.data_type(), field.data_type()) {
-                    Expr::Cast(Cast::new(Box::new(column), field.data_type().clone()))
+                } else if let Ok(cast) = cast(column, from.data_type(), field.data_type(), false, settings) {
+                    cast
                 } else {
                     return Err(Error::user(
                         "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",

@@ -10,6 +10,7 @@ use datafusion::physical_expr::expressions::Literal;
 
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
+use super::functions::Settings;
 use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
 
 /// Prefix of the parts that stand for what a dataset reads.
@@ -17,14 +18,20 @@ pub const UPSTREAM: &str = "upstream ";
 
 /// A dataset's fingerprint covers its definition and those of everything it reads. Its parts are named as users speak of
 /// them, so that a change can be told.
-pub(super) fn fingerprints(datasets: &mut [DatasetPlan], drafts: &[Draft<'_>], numbering: &Numbering, zone: &str) {
+pub(super) fn fingerprints(
+    datasets: &mut [DatasetPlan],
+    drafts: &[Draft<'_>],
+    numbering: &Numbering,
+    settings: &Settings,
+) {
     let draft_of: BTreeMap<usize, &Draft<'_>> =
         numbering.datasets.iter().zip(drafts).map(|(number, draft)| (*number, draft)).collect();
     let mut known: BTreeMap<usize, (String, String)> = BTreeMap::new();
     for (index, dataset) in datasets.iter_mut().enumerate() {
         let mut parts = Parts::default();
         parts.put("meaning in this version of silverflow", &SEMANTICS.to_string());
-        parts.put("time zone of the session", zone);
+        parts.put("time zone of the session", settings.zone.name());
+        parts.put("ANSI mode", if settings.ansi { "on" } else { "off" });
         parts.put("columns", &format!("{:?}", dataset.schema));
         for rule in &dataset.rules {
             let kind = if rule.constraint { "constraint" } else { "expectation" };

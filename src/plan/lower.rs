@@ -16,7 +16,6 @@ use super::context::config;
 use super::moments::{Boundary, live};
 use super::query::from_datafusion;
 use super::schema::{WALL_COLUMN, is_hidden, with_now, with_wall};
-use super::spark::checked;
 use super::unique::{KnownKeys, column_index, relation_of, unique_on};
 use super::{Input, MatchKind, MatchNode, Node, PlanLint, Step};
 use crate::error::{Error, Result, Span};
@@ -306,7 +305,7 @@ pub(super) fn physical(
     let columns = DFSchema::new_with_metadata(fields, Default::default())?;
     let mut properties = ExecutionProps::new();
     properties.mark_start_execution(Arc::clone(config().options()));
-    checked(create_physical_expr(&expr, &columns, &properties, &PhysicalPlanningContext::default())?)
+    create_physical_expr(&expr, &columns, &properties, &PhysicalPlanningContext::default())
 }
 
 fn wall_expr(input: &Node) -> Arc<dyn PhysicalExpr> {

@@ -9,6 +9,7 @@ mod context;
 mod draft;
 mod explode;
 mod fingerprint;
+mod functions;
 mod identifiers;
 mod lower;
 mod metadata;
@@ -18,6 +19,7 @@ mod query;
 mod replay;
 mod schema;
 mod spark;
+mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unique;
@@ -36,11 +38,13 @@ pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
 pub use fingerprint::UPSTREAM;
+pub use functions::{Settings, names as function_names};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::from_datafusion;
 pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, with_now, with_wall};
+pub use syntax::read_as_spark;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
 pub const SEMANTICS: u32 = 2;

@@ -13,6 +13,7 @@ use datafusion::scalar::ScalarValue;
 
 use super::clock::{Reading, bind_clock, is_reading, reading, reads_clock};
 use super::schema::{NOW_COLUMN, wall_type};
+use super::spark::cast_of;
 
 /// A comparison of a function of the clock with a value of the row. `E` is an expression over the row.
 #[derive(Clone, Debug)]
@@ -262,6 +263,11 @@ impl Finder<'_> {
             Expr::BinaryExpr(binary) => self.arithmetic(binary, expr.get_type(self.schema).ok()?),
             Expr::ScalarFunction(call) => {
                 let result = expr.get_type(self.schema).ok()?;
+                if let Some(inner) = cast_of(expr) {
+                    let (mut steps, from) = self.chain(inner)?;
+                    self.cast(&from, &result, &mut steps)?;
+                    return Some((steps, result));
+                }
                 match (call.func.name(), call.args.as_slice()) {
                     (name @ ("date_add" | "date_sub"), [date, days]) if !reads_clock(days) => {
                         let (mut steps, from) = self.chain(date)?;
@@ -286,8 +292,12 @@ impl Finder<'_> {
                     }
                     ("to_date", [value]) => {
                         let (mut steps, from) = self.chain(value)?;
-                        cast(&from, &result, &mut steps)?;
+                        self.cast(&from, &result, &mut steps)?;
                         Some((steps, result))
+                    }
+                    (name @ ("add" | "subtract"), [left, right]) => {
+                        let op = if name == "add" { Operator::Plus } else { Operator::Minus };
+                        self.arithmetic(&BinaryExpr::new(Box::new(left.clone()), op, Box::new(right.clone())), result)
                     }
                     ("to_local_time", [value]) => {
                         let (mut steps, from) = self.chain(value)?;
@@ -301,7 +311,7 @@ impl Finder<'_> {
                         let (mut steps, from) = self.chain(value)?;
                         let to = span(unit)?;
                         let DataType::Timestamp(unit, zone) = &from else { return None };
-                        if !is_plain(zone.as_ref()) || from != result {
+                        if !is_plain(zone.as_ref()) || zone.is_some() && !is_utc(self.zone) || from != result {
                             return None;
                         }
                         steps.push(ClockStep::Truncate { to, day: per_day(*unit) });
@@ -311,6 +321,22 @@ impl Finder<'_> {
                 }
             }
             _ => None,
+        }
+    }
+
+    /// What a cast of ours does: it reads local time in the session's zone.
+    fn cast(&self, from: &DataType, to: &DataType, steps: &mut Vec<ClockStep<Expr>>) -> Option<()> {
+        match (from, to) {
+            (DataType::Timestamp(unit, Some(_)), DataType::Date32 | DataType::Timestamp(_, None)) => {
+                steps.extend(local(self.zone, *unit)?);
+                cast(&DataType::Timestamp(*unit, None), to, steps)
+            }
+            (DataType::Date32 | DataType::Timestamp(_, None), DataType::Timestamp(_, Some(_)))
+                if !is_utc(self.zone) =>
+            {
+                None
+            }
+            _ => cast(from, to, steps),
         }
     }
 

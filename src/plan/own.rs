@@ -4,6 +4,7 @@
 use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan};
 
 use super::clock::reads_clock;
+use super::spark::cast_of;
 use super::unique::{column_index, relation_of};
 
 /// For each output column, whether it holds a value of the driving source. `relations[n]` tells it of relation `$n`.
@@ -50,7 +51,6 @@ pub(super) fn own_columns(plan: &LogicalPlan, relations: &[Vec<bool>], computed:
 fn unwrapped(expr: &Expr) -> &Expr {
     match expr {
         Expr::Alias(alias) => unwrapped(&alias.expr),
-        Expr::Cast(cast) => unwrapped(&cast.expr),
-        other => other,
+        other => cast_of(other).map_or(other, unwrapped),
     }
 }

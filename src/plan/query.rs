@@ -15,14 +15,17 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
+use super::functions::{self, Settings};
 use super::identifiers::fold;
 use super::metadata::{METADATA, hide_from_wildcards};
+use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Query, Source, near_miss};
 
 /// The session in which a pipeline's queries are planned, and the definition files for places in messages.
 pub(super) struct Planner<'a> {
     pub(super) session: SessionContext,
+    pub(super) settings: Settings,
     pub(super) sources: &'a BTreeMap<String, Arc<Source>>,
 }
 
@@ -48,6 +51,7 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
         hide_from_wildcards(&mut ast, &with_metadata, METADATA);
     }
     fold(&mut ast, schemas);
+    read_as_spark(&mut ast);
     for (index, schema) in schemas.iter().enumerate() {
         let name = TableReference::bare(format!("${index}"));
         session.deregister_table(name.clone()).map_err(wrong)?;
@@ -70,6 +74,7 @@ pub(super) fn plan_expr(
     let wrong = |e| from_datafusion(e, span, planner.source(span));
     let mut expr = expr.clone();
     fold(&mut expr, std::slice::from_ref(schema));
+    read_as_spark(&mut expr);
     let columns = DFSchema::try_from_qualified_schema(TableReference::bare(alias), schema).map_err(wrong)?;
     let state = planner.session.state();
     let mut expr =
@@ -91,6 +96,19 @@ pub(super) fn plan_expr(
     let data_type = expr.get_type(&columns).map_err(wrong)?;
     Ok((expr, columns, data_type))
 }
+
+/// Spark's functions whose values follow from no input.
+const VOLATILE: [&str; 9] = [
+    "uuid",
+    "rand",
+    "random",
+    "randn",
+    "randstr",
+    "uniform",
+    "shuffle",
+    "monotonically_increasing_id",
+    "spark_partition_id",
+];
 
 fn shown(column: &Column) -> String {
     column.name.clone()
@@ -135,9 +153,15 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             let mut lines = message.lines();
             let first = lines.next().unwrap_or_default();
             let name = first.split('\'').nth(1).unwrap_or_default();
+            if VOLATILE.contains(&name) {
+                let message = format!("{name} gives another value each time, so that a table could never be rebuilt");
+                return Error::user("NOT_SUPPORTED", message).at(&place);
+            }
             let mut error = Error::user("UNKNOWN_FUNCTION", format!("there is no function {name}"));
-            if let Some(near) = message.split("Did you mean '").nth(1).and_then(|rest| rest.split('\'').next()) {
-                error = error.help(format!("did you mean {near}?"));
+            let names = functions::names();
+            match near_miss(name, names.iter().map(String::as_str)) {
+                Some(near) => error = error.help(format!("did you mean {near}?")),
+                None => error = error.help("SHOW FUNCTIONS in `silverflow query` lists all there are"),
             }
             error
         }

@@ -4,19 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
-use datafusion::sql::sqlparser::dialect::DatabricksDialect;
-use datafusion::sql::sqlparser::parser::Parser;
 
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, Lake, query as tables};
 use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
-use crate::plan::{fold_identifiers, from_datafusion, hide_from_wildcards, lift_explode, session};
+use crate::plan::{
+    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, read_as_spark,
+    session,
+};
+use crate::sql::read_query;
 
 /// The rows of a query.
 #[derive(Clone, Debug)]
@@ -28,7 +30,8 @@ pub struct QueryResult {
 }
 
 /// Answers a SELECT from the pipeline's tables, pinned to the last complete epoch. Every stored dataset and its quarantine
-/// can be named with one to three parts; names are matched without regard to case.
+/// can be named with one to three parts; names are matched without regard to case. `SHOW FUNCTIONS` lists what can be
+/// called, aggregates and the clock apart.
 ///
 /// # Errors
 /// A query that cannot be parsed or planned (user), tables that cannot be read (external).
@@ -37,20 +40,12 @@ pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
 }
 
 async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
-    let source = Source::new("<query>", sql);
+    let source = Arc::new(Source::new("<query>", sql));
     let whole = Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
-    let parsed = Parser::parse_sql(&DatabricksDialect {}, sql).map_err(|e| {
-        let message = e.to_string();
-        let place = source.span_of_message(&message).unwrap_or_else(|| whole.clone());
-        Error::user("PARSE_SYNTAX_ERROR", message).at(&place)
-    })?;
-    let mut query = match <[ast::Statement; 1]>::try_from(parsed) {
-        Ok([ast::Statement::Query(query)]) => query,
-        _ => {
-            return Err(Error::user("NOT_A_QUERY", "a query is one SELECT")
-                .help("tables change through the pipeline's own flows"));
-        }
-    };
+    if sql.trim().trim_end_matches(';').split_whitespace().map(str::to_lowercase).eq(["show", "functions"]) {
+        return functions();
+    }
+    let mut query = read_query(&source)?;
     let lake = Lake::open(&pipeline.storage).await?;
     let (_, history) = EpochLog::load(&lake).await?;
     let mut relations = Relations { pipeline, ctes: BTreeSet::new(), found: Vec::new(), unknown: None };
@@ -58,7 +53,7 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     if let Some(error) = relations.unknown {
         return Err(error.at(&whole));
     }
-    let context = session(false)?;
+    let context = session(false, &Settings::of(&pipeline.configuration)?)?;
     let mut schemas: Vec<SchemaRef> = Vec::new();
     for (index, (table, key)) in relations.found.iter().enumerate() {
         let missing =
@@ -81,6 +76,7 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
     lift_explode(&mut query);
     fold_identifiers(&mut *query, &schemas);
+    read_as_spark(&mut *query);
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
     let statement = Statement::Statement(Box::new(ast::Statement::Query(query)));
     let plan = context.state().statement_to_plan(statement).await.map_err(wrong)?;
@@ -88,6 +84,15 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
     let batches = frame.collect().await.map_err(wrong)?;
     Ok(QueryResult { schema, batches })
+}
+
+/// What `SHOW FUNCTIONS` answers.
+fn functions() -> Result<QueryResult> {
+    let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("function", DataType::Utf8, false)]));
+    let names: ArrayRef = Arc::new(StringArray::from(function_names()));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![names])
+        .map_err(|e| Error::internal("the names of functions").caused_by(e))?;
+    Ok(QueryResult { schema, batches: vec![batch] })
 }
 
 fn name_of(index: usize) -> String {

@@ -69,7 +69,12 @@ impl Dialect for PipelineDialect {
         true
     }
 
+    // INTERVAL '1 day 2 hours' says its units itself.
     fn require_interval_qualifier(&self) -> bool {
+        false
+    }
+
+    fn supports_bitwise_shift_operators(&self) -> bool {
         true
     }
 

@@ -25,5 +25,7 @@ pub use dialect::PipelineDialect;
 pub use types::parse_schema;
 
 pub(crate) use read_files::absolute;
-pub(crate) use snippet::Snippets;
+#[cfg(test)]
+pub(crate) use snippet::read_expr;
+pub(crate) use snippet::{Snippets, read_query};
 pub(crate) use statement::{Context, parse_file};

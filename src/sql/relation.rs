@@ -45,7 +45,7 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
     Ok(WrittenQuery { ast, relations: rewrite.relations, text: file.slice(whole).to_owned(), span: file.span(whole) })
 }
 
-fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<Query>> {
+pub(super) fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<Query>> {
     let attempt = |tokens: Vec<TokenWithSpan>, end: AstSpan| {
         let mut parser = parser(tokens);
         let query = parser.parse_query().map_err(|error| syntax_error(file, &error, &parser, end))?;

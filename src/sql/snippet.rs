@@ -4,18 +4,56 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::sql::sqlparser::ast::Expr;
-use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token};
+use datafusion::sql::sqlparser::ast::{Expr, Query};
+use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpan};
 
 use super::cursor::Cursor;
 use super::dataset::column;
 use super::interpolate::{Pieces, Variables};
-use super::relation::{parse_query, without_query};
+use super::relation::{parse, parse_query, without_query};
 use super::statement::{Context, finish};
-use super::token::tokenize;
+use super::token::{tokenize, tokens_of};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::Column;
 use crate::pipeline::declaration::{WrittenName, WrittenQuery};
+use crate::pipeline::source::Source;
+
+/// One query by itself, whose relations stay as they are written.
+pub(crate) fn read_query(file: &Arc<Source>) -> Result<Box<Query>> {
+    let mut cursor = whole(file)?;
+    let starts = ["select", "with", "values", "from"].iter().any(|word| cursor.is_word(word));
+    match cursor.peek() {
+        Some(token) if !starts && *token != Token::LParen => {
+            let error = Error::user("NOT_A_QUERY", format!("`{token}` starts no query")).at(&cursor.here());
+            Err(error.help("a query is one SELECT; tables change through the pipeline's own flows"))
+        }
+        _ => {
+            let tokens = cursor.rest();
+            parse(file, tokens, cursor.next_span())
+        }
+    }
+}
+
+fn whole(file: &Arc<Source>) -> Result<Cursor> {
+    let end = file.location(file.text().len());
+    let tokens = tokens_of(file).map_err(|(message, at)| {
+        Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(AstSpan { start: at, end: at }))
+    })?;
+    let mut tokens = tokens;
+    while matches!(tokens.last(), Some(TokenWithSpan { token: Token::SemiColon, .. })) {
+        tokens.pop();
+    }
+    Ok(Cursor::new(Arc::clone(file), tokens, AstSpan { start: end, end }))
+}
+
+/// One expression by itself.
+#[cfg(test)]
+pub(crate) fn read_expr(text: &str) -> Result<Expr> {
+    let mut cursor = whole(&Arc::new(Source::new("<expression>", text)))?;
+    let (expr, _) = cursor.expr()?;
+    finish(&cursor)?;
+    Ok(expr)
+}
 
 /// Reads pieces of one text, each given by its bytes. Each piece must be one whole thing of its kind.
 pub(crate) struct Snippets<'a> {

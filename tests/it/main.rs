@@ -14,6 +14,7 @@ mod crash;
 mod definitions;
 mod example;
 mod faults;
+mod functions;
 mod golden;
 mod oracle;
 mod outside;

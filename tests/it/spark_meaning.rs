@@ -12,7 +12,7 @@ fn division_subscripts_and_substrings_mean_what_they_mean_in_spark() {
          CREATE STREAMING TABLE t (
            CONSTRAINT half EXPECT (id / 2 = 0.5) ON VIOLATION QUARANTINE,
            CONSTRAINT named EXPECT (coalesce(s, '') <> '') ON VIOLATION QUARANTINE
-         ) AS SELECT id, id / 2 AS half, xs[0] AS first, element_at(xs, 2) AS second, substring(s, -2) AS tail,
+         ) AS SELECT id, id / 2 AS half, xs[0] AS first, try_element_at(xs, 2) AS second, substring(s, -2) AS tail,
              struct(id, s) AS member, s FROM STREAM raw;",
     );
     project.land(

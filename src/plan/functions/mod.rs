@@ -1,0 +1,209 @@
+//! Spark's functions. Each family is a file; what a function is, and how DataFusion calls it, is in `function`. A function
+//! is offered where cases of it are recorded from Spark (`tests/cases/functions.json`).
+
+mod arithmetic;
+mod array;
+mod cast;
+mod conditional;
+mod datetime;
+mod function;
+mod hash;
+mod json;
+mod json_values;
+mod lambda;
+mod map;
+mod math;
+mod order;
+mod parse;
+mod pattern;
+mod regex;
+mod sequence;
+mod show;
+mod string;
+mod structs;
+#[cfg(test)]
+mod tests;
+mod types;
+mod url;
+mod zone;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Cast, Expr, HigherOrderUDF, ScalarUDF};
+
+use self::function::SparkFunction;
+use crate::error::{Error, Result as Outcome};
+
+pub(super) use self::cast::SparkCast;
+pub use self::function::Settings;
+pub(super) use self::json::schema_of;
+pub(super) use self::types::{common, instant, text};
+pub use self::zone::Zone;
+
+/// Names that expressions are turned into and nobody writes.
+const INTERNAL: [&str; 10] = [
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "subscript",
+    "member",
+    "one_zero",
+    "plus_interval",
+    "minus_interval",
+    "interval_micros",
+];
+
+/// What `~` is read as, before types are known.
+pub(super) const NOT: &str = "bitwise_not";
+
+impl Settings {
+    /// Reads `spark.sql.ansi.enabled` and `spark.sql.session.timeZone`.
+    ///
+    /// # Errors
+    /// A value that neither can be.
+    pub fn of(configuration: &BTreeMap<String, String>) -> Outcome<Settings> {
+        let mut settings = Settings::default();
+        if let Some(ansi) = configuration.get("spark.sql.ansi.enabled") {
+            settings.ansi = match ansi.to_ascii_lowercase().as_str() {
+                "true" => true,
+                "false" => false,
+                other => {
+                    return Err(Error::user("INVALID_CONFIGURATION", format!("spark.sql.ansi.enabled is {other}"))
+                        .help("it is true or false"));
+                }
+            };
+        }
+        if let Some(name) = configuration.get("spark.sql.session.timeZone") {
+            settings.zone = Zone::parse(name).ok_or_else(|| {
+                Error::user("INVALID_TIMEZONE", format!("there is no time zone {name}"))
+                    .help("name one like Europe/Berlin, or an offset like +02:00")
+            })?;
+        }
+        Ok(settings)
+    }
+}
+
+/// The names that users may call, in order; those of the clock and of aggregates apart.
+pub fn names() -> Vec<String> {
+    let settings = Settings::default();
+    let scalar =
+        scalar(&settings).into_iter().map(|f| f.name().to_owned()).filter(|name| callable(name) && name != NOT);
+    let higher = higher_order(&settings).into_iter().map(|f| f.name().to_owned());
+    // These are read as something else before there are functions.
+    let written = super::syntax::CASTS.iter().chain(&["if", "struct"]).map(|name| (*name).to_owned());
+    let mut names: Vec<String> = scalar.chain(higher).chain(written).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Every function for a session, those that nobody writes included.
+pub(super) fn scalar(settings: &Settings) -> Vec<Arc<ScalarUDF>> {
+    [
+        arithmetic::functions(),
+        array::functions(),
+        conditional::functions(),
+        datetime::functions(),
+        hash::functions(),
+        json::functions(),
+        map::functions(),
+        math::functions(),
+        regex::functions(),
+        string::functions(),
+        structs::functions(),
+    ]
+    .iter()
+    .flatten()
+    .flat_map(|function| function.for_session(settings))
+    .map(Arc::new)
+    .collect()
+}
+
+/// Functions that take functions.
+pub(super) fn higher_order(settings: &Settings) -> Vec<Arc<HigherOrderUDF>> {
+    lambda::functions(settings)
+}
+
+/// Whether a query can call the function by its name.
+pub(super) fn callable(name: &str) -> bool {
+    !INTERNAL.contains(&name)
+}
+
+/// What a function wants its arguments cast to; `None` for one that is not ours.
+pub(super) fn argument_types(
+    function: &ScalarUDF,
+    types: &[DataType],
+    literals: &[Option<&ScalarValue>],
+) -> Result<Option<Vec<DataType>>> {
+    match (function.inner().as_ref() as &dyn Any).downcast_ref::<SparkFunction>() {
+        Some(own) => Ok(Some(own.typed(types, literals)?.arguments)),
+        None => Ok(None),
+    }
+}
+
+/// A cast as Spark makes it; of a literal it is made at once.
+pub(super) fn cast(expr: Expr, from: &DataType, to: &DataType, attempt: bool, settings: &Settings) -> Result<Expr> {
+    if from == to {
+        return Ok(expr);
+    }
+    if !cast::allowed(from, to, settings.ansi) {
+        return plan_err!("{} cannot be cast to {}", conditional::spelled(from), conditional::spelled(to));
+    }
+    let own = SparkCast::new(to.clone(), attempt, settings);
+    // A number from text stays a cast: beside a decimal a literal counts with the digits that it shows.
+    if let Expr::Literal(value, metadata) = &expr
+        && !(text(from) && to.is_integer())
+    {
+        let made = cast::cast(&value.to_array()?, to, own.misfit, &settings.zone);
+        if let Ok(value) = made.and_then(|array| ScalarValue::try_from_array(&array, 0)) {
+            return Ok(Expr::Literal(value, metadata.clone()));
+        }
+    }
+    if cast::plain(from, to) {
+        return Ok(Expr::Cast(Cast::new(Box::new(expr), to.clone())));
+    }
+    Ok(Expr::ScalarFunction(ScalarFunction { func: Arc::new(ScalarUDF::new_from_impl(own)), args: vec![expr] }))
+}
+
+/// The type in which two values are compared.
+pub(super) fn compared(a: &DataType, b: &DataType, ansi: bool) -> Option<DataType> {
+    if ansi || !(text(a) ^ text(b)) {
+        return types::common_two(a, b, ansi);
+    }
+    // Without ANSI text is read as what it is compared with, an integer as widely as it can be.
+    let other = if text(a) { b } else { a };
+    Some(match other {
+        DataType::Null => DataType::Utf8,
+        t if types::decimal(t) => DataType::Float64,
+        t => t.clone(),
+    })
+}
+
+/// Whether an expression is a literal other than zero.
+pub(super) fn nonzero(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(ScalarValue::Float64(Some(v)), _) => *v != 0.0,
+        Expr::Literal(ScalarValue::Float32(Some(v)), _) => *v != 0.0,
+        _ => false,
+    }
+}
+
+/// The expression with one zero: adding zero takes the sign of a negative one.
+pub(super) fn normal(expr: Expr) -> Expr {
+    structs::normal(expr)
+}
+
+/// A type from its name in DDL.
+pub(super) fn ddl(name: &str) -> std::result::Result<DataType, String> {
+    let schema = crate::sql::parse_schema(&format!("c {name}")).map_err(|e| e.message().to_owned())?;
+    match schema.fields().as_ref() {
+        [only] => Ok(only.data_type().clone()),
+        _ => Err(format!("{name} is no type")),
+    }
+}
