@@ -14,7 +14,7 @@ use super::storage::Lake;
 use crate::error::{Error, Result};
 
 /// Raised whenever a record means something else than before.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// More records than this are replaced by a base.
 const RECORDS: usize = 200;
 
@@ -86,6 +86,8 @@ pub struct Complete {
     pub returned: BTreeSet<String>,
     /// Tables that are not what their definitions say, and have to be set by comparison.
     pub stray: BTreeSet<String>,
+    /// When the clock next changes something, if nothing else does before, in microseconds since 1970.
+    pub due_micros: Option<i64>,
 }
 
 /// The end of an epoch that was given up; its sources are where they were.
@@ -110,6 +112,8 @@ pub struct History {
     pub next: u64,
     /// The wall of every complete epoch.
     pub walls: BTreeMap<u64, i64>,
+    /// When the clock next changes something in what the last complete epoch has left, in microseconds since 1970.
+    pub due_micros: Option<i64>,
     /// Delta versions of the tables at the end of the last complete epoch.
     pub versions: BTreeMap<String, i64>,
     /// Fingerprints of the last complete epoch.
@@ -166,6 +170,7 @@ impl History {
         self.last_complete = Some(complete.epoch);
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
+        self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
         self.stray = complete.stray;
         self.parts.extend(begin.parts);
@@ -200,6 +205,7 @@ struct Base {
     epoch: u64,
     last_complete: Option<u64>,
     walls: BTreeMap<u64, i64>,
+    due_micros: Option<i64>,
     versions: BTreeMap<String, i64>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
@@ -249,6 +255,7 @@ impl EpochLog {
                 open: None,
                 next: epoch + 1,
                 walls: base.walls,
+                due_micros: base.due_micros,
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
@@ -372,6 +379,7 @@ impl EpochLog {
             epoch,
             last_complete: history.last_complete,
             walls: history.walls.clone(),
+            due_micros: history.due_micros,
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
@@ -473,6 +481,7 @@ mod tests {
             versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
             returned: BTreeSet::new(),
             stray: BTreeSet::new(),
+            due_micros: Some(epoch as i64),
         }
     }
 
@@ -495,6 +504,7 @@ mod tests {
         let (again, history) = EpochLog::load(&lake).await.unwrap();
         assert_eq!(&history, log.history());
         assert_eq!(history.last_complete, Some(1));
+        assert_eq!(history.due_micros, Some(1));
         assert_eq!(history.next, 6);
         assert_eq!(history.open, Some(begin(5, &["z"])));
         assert!(history.has_seen("raw", "x") && !history.has_seen("raw", "z"));

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::clock::RunClock;
 use super::definitions::{recompute, refuse, start, table_of};
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -54,7 +55,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
     let compare = found.gone.into_iter().chain(begin.compare).chain(stray).collect();
     let mut begin = Start { compare, ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
+    let clock = RunClock::new(&history, options);
+    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() && !clock.is_due() {
         if history.last_complete.is_none() {
             // Readers find empty tables rather than none.
             Tables::open(&plan, &lake, &history, io)?;
@@ -83,6 +85,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         compare,
         log,
         walls: history.walls.clone(),
+        clock,
         versions: history.versions.clone(),
         lake,
         io: io.clone(),
@@ -93,7 +96,6 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         commits_out,
         commits,
         report,
-        options,
     };
     let outcome = supervisor.drive(&history, resume, &mut backlog, &say);
     let ended = workers.stop();

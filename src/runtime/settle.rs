@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
 
-impl Supervisor<'_> {
+impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
             let keeps_epoch = match id {
@@ -85,6 +85,7 @@ impl Supervisor<'_> {
         let complete = Complete {
             epoch,
             versions: self.versions.clone(),
+            due_micros: computed.due,
             returned: resume.map(|resume| resume.returned).unwrap_or_default(),
             stray: self.unsettled(),
         };
@@ -94,6 +95,7 @@ impl Supervisor<'_> {
                 report.count(counts);
             }
         }
+        self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
         Ok(())

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::Backlog;
+use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, parts, table_key};
@@ -24,13 +23,14 @@ use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
 use crate::plan::Plan;
 
 /// One run: its actors, its log, and what it has come to.
-pub(super) struct Supervisor<'a> {
+pub(super) struct Supervisor {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
     pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
     pub(super) io: Handle,
@@ -41,10 +41,9 @@ pub(super) struct Supervisor<'a> {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) report: RunReport,
-    pub(super) options: &'a RunOptions,
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
     pub(super) fn drive(
         &mut self,
@@ -60,7 +59,7 @@ impl Supervisor<'_> {
             let history = self.log.history().clone();
             *backlog = Backlog::find(&self.plan, &history, &self.io)?;
         }
-        while !backlog.is_empty() || !self.compare.is_empty() {
+        while !backlog.is_empty() || !self.compare.is_empty() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
         }
@@ -92,6 +91,7 @@ impl Supervisor<'_> {
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
+        self.mail.wall(epoch, open.wall_micros);
         for (at, retracts) in &resume.stored {
             self.replay_stored(*at, *retracts, epoch)?;
         }
@@ -127,7 +127,7 @@ impl Supervisor<'_> {
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
         let past = self.tables.epochs.values().copied().flatten().max().unwrap_or(0);
         let epoch = self.log.history().next.max(past + 1).max(1);
-        let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
+        let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
         let begin = Begin {
             epoch,
@@ -164,6 +164,7 @@ impl Supervisor<'_> {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        self.mail.wall(epoch, wall_micros);
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };

@@ -103,7 +103,8 @@ fn run(project: &Project, workers: usize, deaths: &mut Option<Dice>) -> silverfl
     if let Some(dice) = deaths {
         for _ in 0..2 {
             // Early and late in a run of any length.
-            let death = Arc::new(Death::at(dice.below(1 << (6 + dice.below(7))), dice.once_in(2)));
+            let length = 1 << (6 + dice.below(7));
+            let death = Arc::new(Death::at(dice.below(length), dice.once_in(2)));
             let lake = Some(project.watched(death.clone()));
             match project.run_with(&RunOptions { lake, workers: 1 + dice.below(4), ..RunOptions::default() }) {
                 Err(error) if !death.happened() => return Err(error),
