@@ -85,6 +85,7 @@ impl Supervisor {
         let complete = Complete {
             epoch,
             versions: self.versions.clone(),
+            due_micros: computed.due,
             returned: resume.map(|resume| resume.returned).unwrap_or_default(),
             stray: self.unsettled(),
             due_micros: computed.due,

@@ -15,10 +15,11 @@ use silverflow::runtime::RunOptions;
 use crate::faults::{Death, EACCES, EIO, ENOSPC, Image, Journal, Steps, Trouble};
 use crate::support::{Dice, Project, difference};
 
-const TABLES: [&str; 5] = ["products", "orders", "orders_quarantine", "waiting", "history"];
+/// The tables of the pipeline.
+pub(crate) const TABLES: [&str; 5] = ["products", "orders", "orders_quarantine", "waiting", "history"];
 
 /// Two replay points, one with a quarantine; a lookup whose verdicts are withdrawn; history.
-fn definitions(least: i64, tracked: &str) -> String {
+pub(crate) fn definitions(least: i64, tracked: &str) -> String {
     format!(
         "CREATE STREAMING TABLE products AS SELECT * FROM STREAM read_files(
            'landing/products', format => 'json', schema => 'id BIGINT, label STRING', maxFilesPerTrigger => 1);

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use silverflow::runtime::{RunReport, TableReport};
+use silverflow::runtime::{RunOptions, RunReport, TableReport};
 
-use crate::support::{Project, assert_rows, copy_folder, json_rows};
+use crate::faults::Death;
+use crate::support::{Dice, Project, assert_rows, copy_folder, json_rows};
 
 #[path = "../../examples/embed.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -131,6 +133,30 @@ fn batch_by_batch_ends_where_all_at_once_ends() {
     }
     assert_eq!(waiting, [7, 18, 5], "orders that wait for a customer, after each batch");
     assert_same_contents("batch by batch", &contents(&project), &expected);
+}
+
+/// Each batch is run by one run after another that dies, each at another step and with other workers, until one gets through.
+#[test]
+fn killed_and_resumed_at_other_worker_counts_ends_where_all_at_once_ends() {
+    let whole = Project::copy_of(EXAMPLE);
+    whole.run(1).unwrap();
+    let expected = contents(&whole);
+    let (project, mut dice, mut deaths) = (without_feeds(), Dice::new(3), 0);
+    for batch in 0..3 {
+        land_batch(&project, batch);
+        for _ in 0..5 {
+            let death = Arc::new(Death::at(dice.below(500), dice.once_in(2)));
+            let lake = Some(project.watched(death.clone()));
+            let outcome = project.run_with(&RunOptions { lake, workers: 1 + dice.below(4), ..RunOptions::default() });
+            assert!(outcome.is_ok() || death.happened(), "{outcome:?}");
+            deaths += usize::from(outcome.is_err());
+        }
+        project.run(1 + batch).unwrap();
+    }
+    assert!(deaths > 5, "only {deaths} deaths");
+    assert_same_contents("killed and resumed", &contents(&project), &expected);
+    project.assert_clean("killed and resumed");
+    assert_eq!(project.epochs_twice(), None);
 }
 
 #[test]

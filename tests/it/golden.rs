@@ -1,8 +1,14 @@
-//! Every recorded AUTO CDC case: as given, in one batch, one event a batch, shuffled; with one worker and with four.
+//! Every recorded AUTO CDC case: as given, in one batch, one event a batch, shuffled; with one worker and with four; killed
+//! and resumed.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use silverflow::runtime::RunOptions;
+
 use crate::cases::{self, Case, Expect, Run};
+use crate::faults::Death;
 use crate::support::{Dice, Project, difference, project};
 
 /// How the events of one update are cut into files. Each file is an epoch of its own.
@@ -92,8 +98,30 @@ fn compare(context: &str, actual: &[Value], columns: &[String], expected: &[Valu
     difference(&normal(actual), &normal(expected)).map(|d| format!("{context}: {d}"))
 }
 
+/// Runs a project: at once, or with a storage that dies under it now and then, each time with other workers.
+fn run(project: &Project, workers: usize, deaths: &mut Option<Dice>) -> silverflow::error::Result<()> {
+    if let Some(dice) = deaths {
+        for _ in 0..2 {
+            // Early and late in a run of any length.
+            let length = 1 << (6 + dice.below(7));
+            let death = Arc::new(Death::at(dice.below(length), dice.once_in(2)));
+            let lake = Some(project.watched(death.clone()));
+            match project.run_with(&RunOptions { lake, workers: 1 + dice.below(4), ..RunOptions::default() }) {
+                Err(error) if !death.happened() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    project.run(workers).map(drop)
+}
+
 /// Runs cases side by side in one pipeline, update by update. Gives what was wrong, or the error that ended it.
-fn run_together(cases: &[&Case], shape: Shape, workers: usize) -> Result<Vec<String>, String> {
+fn run_together(
+    cases: &[&Case],
+    shape: Shape,
+    workers: usize,
+    deaths: &mut Option<Dice>,
+) -> Result<Vec<String>, String> {
     let project = Project::new("");
     let mut wrong = Vec::new();
     for update in 0..cases.iter().map(|case| case.runs.len()).max().unwrap_or(0) {
@@ -107,7 +135,7 @@ fn run_together(cases: &[&Case], shape: Shape, workers: usize) -> Result<Vec<Str
             }
         }
         project.define(&sql);
-        project.run(workers).map_err(|e| format!("update {update}: {e}"))?;
+        run(&project, workers, deaths).map_err(|e| format!("update {update}: {e}"))?;
         for case in cases {
             let Some(Run { expect: Expect::Rows { columns, rows }, .. }) = case.runs.get(update) else { continue };
             if columns.is_empty() && rows.is_empty() && update + 1 < case.runs.len() {
@@ -128,15 +156,19 @@ fn run_together(cases: &[&Case], shape: Shape, workers: usize) -> Result<Vec<Str
 /// All plain cases in one shape. They run a few dozen to a pipeline; if a pipeline fails as a whole, each of its
 /// cases is run alone, so that the report names the ones at fault.
 fn check_plain(shape: Shape, workers: usize) {
+    check(shape, workers, &mut None);
+}
+
+fn check(shape: Shape, workers: usize, deaths: &mut Option<Dice>) {
     let all = cases::all();
     let plain: Vec<&Case> = all.iter().filter(|case| case.plain()).collect();
     assert!(plain.len() > 100, "only {} cases found", plain.len());
     let mut wrong = Vec::new();
     for group in plain.chunks(24) {
-        match run_together(group, shape, workers) {
+        match run_together(group, shape, workers, deaths) {
             Ok(found) => wrong.extend(found),
             Err(whole) => {
-                let alone = group.iter().map(|case| (case, run_together(&[case], shape, workers)));
+                let alone = group.iter().map(|case| (case, run_together(&[case], shape, workers, deaths)));
                 let failed: Vec<String> = alone
                     .flat_map(|(case, outcome)| outcome.unwrap_or_else(|e| vec![format!("{}: {e}", case.name)]))
                     .collect();
@@ -186,6 +218,11 @@ fn shuffled_with_one_worker() {
 #[test]
 fn shuffled_with_four_workers() {
     check_plain(Shape::Shuffled(3), 4);
+}
+
+#[test]
+fn killed_and_resumed_with_other_workers() {
+    check(Shape::AsGiven, 2, &mut Some(Dice::new(1)));
 }
 
 /// Our code for the reason of a recorded error, where it is not called the same.

@@ -13,9 +13,9 @@ use chrono::{DateTime, Utc};
 use deltalake::DeltaTable;
 use futures::TryStreamExt;
 use serde_json::{Map, Value};
-use silverflow::error::Result;
+use silverflow::error::{Error, Result};
 use silverflow::lake::faults::Faults;
-use silverflow::lake::{Lake, Table};
+use silverflow::lake::{EpochLog, History, Lake, Table};
 use silverflow::project;
 use silverflow::runtime::{self, OptimizeReport, RunOptions, RunReport, VerifyReport};
 use tempfile::TempDir;
@@ -64,6 +64,16 @@ impl Project {
     pub(crate) fn land(&self, feed: &str, file: &str, rows: &[Value]) {
         let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
         self.land_text(feed, file, &text);
+    }
+
+    /// As [`land`](Self::land), for a feed that is being read: the file is there whole or not at all.
+    pub(crate) fn land_whole(&self, feed: &str, file: &str, rows: &[Value]) {
+        let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        let folder = self.path("landing").join(feed);
+        fs::create_dir_all(&folder).unwrap();
+        let hidden = folder.join(format!(".{file}"));
+        fs::write(&hidden, text).unwrap();
+        fs::rename(hidden, folder.join(format!("{file}.json"))).unwrap();
     }
 
     /// Writes `landing/<feed>/<file>.json` as it is.
@@ -117,15 +127,22 @@ impl Project {
 
     /// The newest rows of the table in a folder of the storage, without the epochs in which they arrived.
     pub(crate) fn stored(&self, table: &str) -> Vec<Value> {
+        self.try_stored(table).unwrap_or_else(|e| panic!("{table}: {e}"))
+    }
+
+    /// As [`stored`](Self::stored), if the table can be read.
+    pub(crate) fn try_stored(&self, table: &str) -> Result<Vec<Value>> {
         let storage = self.path("lakehouse");
         let batches = io().block_on(async {
-            let lake = Lake::open(storage.to_str().unwrap()).await.unwrap();
-            let table = Table::open(&lake, table).await.unwrap().unwrap_or_else(|| panic!("there is no table {table}"));
-            table.scan().try_collect::<Vec<_>>().await.unwrap()
-        });
+            let lake = Lake::open(storage.to_str().unwrap()).await?;
+            match Table::open(&lake, table).await? {
+                Some(table) => table.scan().try_collect::<Vec<_>>().await,
+                None => Err(Error::external("TABLE_NOT_READABLE", format!("there is no table {table}"))),
+            }
+        })?;
         let mut rows = json_rows(&batches);
         rows.iter_mut().for_each(|row| drop(row.as_object_mut().unwrap().remove("_epoch")));
-        sorted(rows)
+        Ok(sorted(rows))
     }
 
     /// A table and an epoch that stands in its log twice or after a later one, if there is any.
@@ -198,6 +215,11 @@ impl Project {
 fn io() -> &'static tokio::runtime::Runtime {
     static IO: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
     IO.get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap())
+}
+
+/// What the epoch log of a storage says.
+pub(crate) fn history(lake: &Lake) -> Result<History> {
+    io().block_on(EpochLog::load(lake)).map(|(_, history)| history)
 }
 
 /// Copies a folder with all that is in it.
