@@ -88,7 +88,6 @@ impl Supervisor {
             due_micros: computed.due,
             returned: resume.map(|resume| resume.returned).unwrap_or_default(),
             stray: self.unsettled(),
-            due_micros: computed.due,
         };
         self.io.block_on(self.log.complete(&complete))?;
         self.checkpoints.passed();
