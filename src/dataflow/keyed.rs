@@ -9,7 +9,9 @@ use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::{AsCollection, ExchangeData};
-use silverflow_operators::{Dedup, Diff, Distinct, Epoch, EquiJoin, JoinKind, Lookup, LookupKind, Row, Rows};
+use silverflow_operators::{
+    Dedup, Diff, Distinct, Epoch, EquiJoin, JoinKind, Lookup, LookupKind, Once, OnceKind, OnceState, Row, Rows, shared,
+};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::Pipeline;
@@ -236,8 +238,25 @@ pub fn match_rows<'s>(
         Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
     });
 
-    let operator = format!("{name}: {}", if node.unique { "lookup" } else { "join" });
+    let kind = if node.once {
+        "lookup at arrival"
+    } else if node.unique {
+        "lookup"
+    } else {
+        "join"
+    };
+    let operator = format!("{name}: {kind}");
     let matched = match (node.unique, node.kind) {
+        _ if node.once => {
+            let kind = match node.kind {
+                MatchKind::Left | MatchKind::Mark => OnceKind::Left,
+                MatchKind::Inner => OnceKind::Inner,
+                MatchKind::Semi => OnceKind::Semi,
+                MatchKind::Anti => OnceKind::Anti,
+            };
+            let state = OnceState::new(kind, node.unique, builder.hydrated);
+            rows.once_with(reference, &operator, shared(state))
+        }
         (false, MatchKind::Left) => rows.equi_join(reference, JoinKind::Left, &operator),
         (false, MatchKind::Inner) => rows.equi_join(reference, JoinKind::Inner, &operator),
         (_, MatchKind::Left | MatchKind::Mark) => rows.lookup(reference, LookupKind::Left, &operator),

@@ -20,6 +20,8 @@ pub const END_COLUMN: &str = "__END_AT";
 
 /// Table property that says what happens to change events without key or sequence.
 const CDC_INVALID: &str = "silverflow.cdc.invalid";
+/// Table property that says whether verdicts follow what they depend on, or are taken once.
+const RESOLUTION: &str = "silverflow.resolution";
 
 /// All mistakes of a pipeline whose names are resolved.
 pub(super) fn check(pipeline: &Pipeline) -> Vec<Error> {
@@ -67,11 +69,8 @@ const SINK: &str = "silverflow.sink";
 
 /// Our own table properties: a key or a value that nobody reads would change nothing and say nothing.
 fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
-    const KNOWN: [(&str, &[&str]); 3] = [
-        (CDC_INVALID, &["fail", "quarantine"]),
-        ("silverflow.resolution", &["live", "arrival"]),
-        (SINK, &["vectors", "rewrite"]),
-    ];
+    const KNOWN: [(&str, &[&str]); 3] =
+        [(CDC_INVALID, &["fail", "quarantine"]), (RESOLUTION, &["live", "arrival"]), (SINK, &["vectors", "rewrite"])];
     for (key, value) in dataset.properties.iter().filter(|(key, _)| key.starts_with("silverflow.")) {
         let error = |code, message| Error::user(code, message).at(&dataset.span).dataset(&dataset.name);
         let Some((_, values)) = KNOWN.iter().find(|(known, _)| known == key) else {
@@ -89,6 +88,19 @@ fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
                 errors.push(error("INVALID_PROPERTY_VALUE", message));
             }
             Some(0) => {}
+            Some(_) if key == RESOLUTION => {
+                let fed =
+                    dataset.kind == DatasetKind::StreamingTable && flows.iter().all(|flow| flow.auto_cdc().is_none());
+                if !fed {
+                    let message = format!(
+                        "`{key}` = '{value}' is for streaming tables that queries feed, and `{}` is none",
+                        dataset.name
+                    );
+                    errors.push(error("INVALID_PROPERTY_VALUE", message).help(
+                        "put it on a streaming table before this one, whose rows are then decided when they arrive",
+                    ));
+                }
+            }
             Some(_) if key == SINK => {}
             Some(_) if key == CDC_INVALID => {
                 if !flows.iter().any(|flow| flow.auto_cdc().is_some()) {
@@ -266,6 +278,13 @@ impl Dataset {
         let invalid = self.properties.get(CDC_INVALID);
         self.expectations.iter().any(|rule| rule.action == Action::Quarantine)
             || invalid.is_some_and(|value| value.eq_ignore_ascii_case("quarantine"))
+    }
+}
+
+impl Dataset {
+    /// Are rows of this dataset decided when they arrive, and never again?
+    pub fn decides_at_arrival(&self) -> bool {
+        self.properties.get(RESOLUTION).is_some_and(|value| value.eq_ignore_ascii_case("arrival"))
     }
 }
 

@@ -82,6 +82,9 @@ pub struct Source {
     pub span: Span,
 }
 
+/// Fingerprints of datasets that decide their rows when they arrive begin with this.
+pub const DECIDED: &str = "arrival ";
+
 /// Kind of a source.
 #[derive(Clone, Debug)]
 pub enum SourceKind {
@@ -137,6 +140,8 @@ pub struct DatasetPlan {
     pub wall: bool,
     /// Stored as it arrived, with [`EPOCH_COLUMN`]; downstream is rebuilt from it.
     pub replay_point: bool,
+    /// A replay point of what was decided when rows arrived: its query is not asked again for rows of earlier epochs.
+    pub decided: bool,
     /// Hash of everything that decides the dataset's rows, its upstream included.
     pub fingerprint: String,
     /// What the fingerprint is made of: a hash for each part of the definition, by a name for people.
@@ -262,6 +267,8 @@ pub struct MatchNode {
     pub kind: MatchKind,
     /// The reference has at most one row a key, or only its presence counts.
     pub unique: bool,
+    /// Rows are matched once, with the references known before their epoch.
+    pub once: bool,
     /// Outgoing columns.
     pub schema: SchemaRef,
 }

@@ -10,7 +10,7 @@ use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
-use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
+use crate::plan::{DECIDED, DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
 
@@ -127,8 +127,9 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         let label = dataset.label();
         let before = history.fingerprints.get(&label);
-        // A new replay point has nothing to begin with.
-        if before == Some(&dataset.fingerprint) || before.is_none() && dataset.replay_point {
+        // A new replay point has nothing to begin with, and what was decided stays so.
+        let settled = if dataset.decided { was_decided(before) } else { before.is_none() && dataset.replay_point };
+        if before == Some(&dataset.fingerprint) || settled {
             continue;
         }
         let reasons = match (before, history.parts.get(&label)) {
@@ -139,6 +140,11 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
         changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
     }
     changes
+}
+
+/// Whether a dataset already decided its rows when they arrived.
+fn was_decided(fingerprint: Option<&String>) -> bool {
+    fingerprint.is_some_and(|f| f.starts_with(DECIDED))
 }
 
 /// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
@@ -203,7 +209,9 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     }
     for index in changes(plan, history).into_keys() {
         let Some(dataset) = plan.datasets.get(index) else { continue };
-        if dataset.replay_point {
+        if dataset.decided {
+            start.undecided.insert(index);
+        } else if dataset.replay_point {
             // What it has stored stays; only the expectations are applied anew.
             start.rejudge.insert(index);
         }

@@ -37,15 +37,15 @@ impl Supervisor {
     pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
         let epoch = begin.epoch;
         let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
-        let replay = |table: &TableId| match table {
-            TableId::Rows(index) | TableId::Quarantine(index) => {
-                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
-            }
+        // What was decided is stored only where that on which it was decided is.
+        let rank = |table: &TableId| {
+            let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+            self.plan.datasets.get(*index).map_or(2, |d| if !d.replay_point { 2 } else { usize::from(d.decided) })
         };
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
         wanted.extend(compare.iter().copied());
-        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        for group in [first, second] {
+        let group = |of: usize| wanted.iter().copied().filter(|table| rank(table) == of).collect::<Vec<_>>();
+        for group in [group(0), group(1), group(2)] {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();

@@ -5,7 +5,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod arrival;
 mod cases;
+mod chains;
 mod cli;
 mod clock;
 mod convergence;
