@@ -38,7 +38,7 @@ use crate::plan::{Plan, analyze};
 pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
-pub use query::{QueryResult, query};
+pub use query::{QueryResult, query, query_as_of};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 
