@@ -13,6 +13,8 @@ use crate::error::Error;
 pub const EPOCH_COLUMN: &str = "_epoch";
 /// Column of a quarantine table with the names of the rules that a row violates.
 pub const FAILED_COLUMN: &str = "_dq_failed";
+/// Column of a quarantine table that keeps its history: in which epoch a row left.
+pub const LEFT_COLUMN: &str = "_left_epoch";
 /// Start of a version in SCD type 2 history.
 pub const START_COLUMN: &str = "__START_AT";
 /// End of a version in SCD type 2 history.
@@ -20,6 +22,8 @@ pub const END_COLUMN: &str = "__END_AT";
 
 /// Table property that says what happens to change events without key or sequence.
 const CDC_INVALID: &str = "silverflow.cdc.invalid";
+/// Table property that says whether a quarantine keeps what has left it.
+const QUARANTINE: &str = "silverflow.quarantine";
 /// Table property that says whether verdicts follow what they depend on, or are taken once.
 const RESOLUTION: &str = "silverflow.resolution";
 
@@ -69,8 +73,12 @@ const SINK: &str = "silverflow.sink";
 
 /// Our own table properties: a key or a value that nobody reads would change nothing and say nothing.
 fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
-    const KNOWN: [(&str, &[&str]); 3] =
-        [(CDC_INVALID, &["fail", "quarantine"]), (RESOLUTION, &["live", "arrival"]), (SINK, &["vectors", "rewrite"])];
+    const KNOWN: [(&str, &[&str]); 4] = [
+        (CDC_INVALID, &["fail", "quarantine"]),
+        (QUARANTINE, &["current", "history"]),
+        (RESOLUTION, &["live", "arrival"]),
+        (SINK, &["vectors", "rewrite"]),
+    ];
     for (key, value) in dataset.properties.iter().filter(|(key, _)| key.starts_with("silverflow.")) {
         let error = |code, message| Error::user(code, message).at(&dataset.span).dataset(&dataset.name);
         let Some((_, values)) = KNOWN.iter().find(|(known, _)| known == key) else {
@@ -88,6 +96,12 @@ fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
                 errors.push(error("INVALID_PROPERTY_VALUE", message));
             }
             Some(0) => {}
+            Some(_) if key == QUARANTINE => {
+                if !dataset.quarantines() || dataset.kind == DatasetKind::TemporaryView {
+                    let message = format!("`{key}` is for tables with a quarantine, and `{}` has none", dataset.name);
+                    errors.push(error("INVALID_PROPERTY_VALUE", message));
+                }
+            }
             Some(_) if key == RESOLUTION => {
                 let fed =
                     dataset.kind == DatasetKind::StreamingTable && flows.iter().all(|flow| flow.auto_cdc().is_none());
@@ -282,6 +296,11 @@ impl Dataset {
 }
 
 impl Dataset {
+    /// Does its quarantine keep what has left it?
+    pub fn keeps_quarantine_history(&self) -> bool {
+        self.properties.get(QUARANTINE).is_some_and(|value| value.eq_ignore_ascii_case("history"))
+    }
+
     /// Are rows of this dataset decided when they arrive, and never again?
     pub fn decides_at_arrival(&self) -> bool {
         self.properties.get(RESOLUTION).is_some_and(|value| value.eq_ignore_ascii_case("arrival"))

@@ -26,6 +26,9 @@ pub(super) fn fingerprints(datasets: &mut [DatasetPlan], drafts: &[Draft<'_>], n
         parts.put("meaning in this version of silverflow", &SEMANTICS.to_string());
         parts.put("time zone of the session", zone);
         parts.put("columns", &format!("{:?}", dataset.schema));
+        if dataset.quarantine_history {
+            parts.put("quarantine", "history");
+        }
         for rule in &dataset.rules {
             let kind = if rule.constraint { "constraint" } else { "expectation" };
             parts.put(&format!("{kind} {}", rule.name), &format!("{:?} {}", rule.action, rule.text));

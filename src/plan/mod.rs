@@ -134,6 +134,8 @@ pub struct DatasetPlan {
     pub rules: Vec<Rule>,
     /// Columns of the automatic quarantine table, without `_epoch`; absent where no rule can fill it.
     pub quarantine: Option<SchemaRef>,
+    /// Rows that leave the quarantine stay in its table, with the epoch in which they left.
+    pub quarantine_history: bool,
     /// Where the truth of the expectations changes as the clock goes on; for AUTO CDC the flows' inputs know it.
     pub boundaries: Vec<Boundary>,
     /// Rows carry the wall of the epoch they arrived in as a hidden last column [`WALL_COLUMN`].

@@ -7,6 +7,7 @@
 //! | worker | one a timely worker | batches and epoch ends, bounded | computes; its operators never block |
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
+mod audit;
 mod backlog;
 mod clock;
 mod columns;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::audit::Audit;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
 use super::definitions::table_key;
 use super::supervisor::Supervisor;
+use super::tables::changed;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
@@ -14,12 +16,14 @@ use crate::plan::Feed;
 impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
-            let keeps_epoch = match id {
-                TableId::Rows(index) | TableId::Quarantine(index) => {
-                    self.plan.datasets.get(index).is_some_and(|d| d.replay_point)
-                }
-            };
-            self.committers.insert(id, Committer::start(id, table, keeps_epoch, &self.io, &self.commits_out));
+            let (TableId::Rows(index) | TableId::Quarantine(index)) = id;
+            let dataset = self.plan.datasets.get(index);
+            let keeps_epoch = dataset.is_some_and(|d| d.replay_point);
+            let audit = dataset.filter(|_| matches!(id, TableId::Quarantine(_))).and_then(|d| {
+                let changes = changed(d.quarantine.as_ref()?, d);
+                (changes != *table.0.schema()).then(|| Audit::new(&changes, table.0.schema()))
+            });
+            self.committers.insert(id, Committer::start(id, table, keeps_epoch, audit, &self.io, &self.commits_out));
         }
     }
 
