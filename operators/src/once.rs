@@ -7,8 +7,8 @@ use crate::batch::{Batch, for_each_pair};
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::sides::{by_key, row_hash};
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{Bytewise, KeyedState, Parts, Run};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run};
 use crate::{Diff, Epoch};
 
 /// Which rows a lookup at arrival yields.
@@ -100,12 +100,6 @@ impl OnceState {
         OnceState { kind, unique, known_through: 0, reference: KeyedState::with_overlay(limit) }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.reference.bytes()
-    }
-
     /// Decides the rows of one epoch, appends them to `out`, and then takes in the epoch's changes
     /// of the reference.
     pub fn apply(
@@ -159,23 +153,28 @@ impl OnceState {
         });
         self.reference.load(run);
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("once", &self.reference.parts())
+impl State for OnceState {
+    fn kind(&self) -> &'static str {
+        "once"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state. The kind is not part of a snapshot.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let reference: Parts = snapshot::open("once", bytes)?;
-        self.reference.adopt(reference.check::<Bytewise>()?, keep);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.reference.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [reference] = snapshot.expect(self.kind())?;
+        self.reference.thaw(reference, keep);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.reference.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.reference.len()
     }
 }

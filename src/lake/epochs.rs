@@ -84,17 +84,23 @@ pub struct Complete {
     pub epoch: u64,
     /// Delta version of every table at its end.
     pub versions: BTreeMap<String, i64>,
+    /// Sources whose input was given back after all: a later epoch reads it.
+    pub returned: BTreeSet<String>,
+    /// Tables that are not what their definitions say, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
     /// When the clock next changes something, if nothing else does before, in microseconds since 1970.
     pub due_micros: Option<i64>,
 }
 
-/// The end of an epoch whose changes are in no table; its sources are where they were.
+/// The end of an epoch that was given up; its sources are where they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// The epoch.
     pub epoch: u64,
     /// Why, for people.
     pub reason: String,
+    /// Tables that may hold a part of it, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
 }
 
 /// What the log says has happened: complete epochs, and the one that is open.
@@ -118,6 +124,8 @@ pub struct History {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// Tables that the last epochs have left other than their definitions say: they have to be set by comparison.
+    pub stray: BTreeSet<String>,
     /// What fingerprints are made of, by dataset or flow and part.
     pub parts: BTreeMap<String, BTreeMap<String, String>>,
     /// Sources whose flow is gone for good.
@@ -155,6 +163,11 @@ impl History {
         self.open = Some(begin);
     }
 
+    fn abort(&mut self, abort: Abort) {
+        self.open = None;
+        self.stray.extend(abort.stray);
+    }
+
     fn complete(&mut self, begin: Begin, complete: Complete) {
         self.open = None;
         self.next = self.next.max(complete.epoch + 1);
@@ -167,16 +180,18 @@ impl History {
         self.versions = complete.versions;
         self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
+        self.stray = complete.stray;
         self.parts.extend(begin.parts);
         self.dropped.extend(begin.dropped);
         self.renamed.extend(begin.renamed);
-        for source in &begin.forgotten {
+        let returned = |source: &String| complete.returned.contains(source);
+        for source in begin.forgotten.iter().filter(|source| !returned(source)) {
             self.files.remove(source);
             self.delta.remove(source);
             self.finished_once.remove(source);
         }
-        self.finished_once.extend(begin.once);
-        for (source, position) in begin.sources {
+        self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
@@ -203,6 +218,7 @@ struct Base {
     past: BTreeMap<u64, BTreeMap<String, i64>>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
+    stray: BTreeSet<String>,
     parts: BTreeMap<String, BTreeMap<String, String>>,
     dropped: BTreeSet<String>,
     renamed: BTreeMap<String, String>,
@@ -253,6 +269,7 @@ impl EpochLog {
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
+                stray: base.stray,
                 parts: base.parts,
                 dropped: base.dropped,
                 renamed: base.renamed,
@@ -282,7 +299,7 @@ impl EpochLog {
                         .filter(|x| x.epoch == *epoch)
                         .ok_or_else(|| wrong("its epoch has no beginning"))?;
                     if kind == ABORT {
-                        let _: Abort = read(lake, &folder, name).await?;
+                        history.abort(read(lake, &folder, name).await?);
                     } else {
                         let complete: Complete = read(lake, &folder, name).await?;
                         if complete.epoch != *epoch {
@@ -334,7 +351,7 @@ impl EpochLog {
     pub async fn abort(&mut self, abort: &Abort) -> Result<()> {
         self.opened(abort.epoch)?;
         self.write(abort.epoch, ABORT, abort).await?;
-        self.history.open = None;
+        self.history.abort(abort.clone());
         self.compact().await
     }
 
@@ -377,6 +394,7 @@ impl EpochLog {
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
+            stray: history.stray.clone(),
             parts: history.parts.clone(),
             dropped: history.dropped.clone(),
             renamed: history.renamed.clone(),
@@ -472,6 +490,8 @@ mod tests {
         Complete {
             epoch,
             versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
+            returned: BTreeSet::new(),
+            stray: BTreeSet::new(),
             due_micros: Some(epoch as i64),
         }
     }
@@ -490,7 +510,7 @@ mod tests {
         log.begin(&begin(1, &["x", "y"])).await.unwrap();
         log.complete(&complete(1)).await.unwrap();
         log.begin(&begin(2, &["z"])).await.unwrap();
-        log.abort(&Abort { epoch: 2, reason: "no".into() }).await.unwrap();
+        log.abort(&Abort { epoch: 2, reason: "no".into(), stray: ["a".to_owned()].into() }).await.unwrap();
         log.begin(&begin(5, &["z"])).await.unwrap();
         let (again, history) = EpochLog::load(&lake).await.unwrap();
         assert_eq!(&history, log.history());
@@ -502,7 +522,24 @@ mod tests {
         assert_eq!(history.delta_position("t"), Some(1));
         assert_eq!(history.walls, [(1, 1001)].into());
         assert_eq!(history.finished_once, ["o".to_owned()].into());
+        assert_eq!(history.stray, ["a".to_owned()].into());
         drop(again);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn input_that_is_given_back_has_not_been_read() {
+        let (_folder, lake) = lake().await;
+        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
+        log.begin(&begin(1, &["x"])).await.unwrap();
+        let stray = BTreeSet::from(["b".to_owned()]);
+        let returned = BTreeSet::from(["raw".to_owned(), "o".to_owned()]);
+        log.complete(&Complete { returned, stray: stray.clone(), ..complete(1) }).await.unwrap();
+        let (_, history) = EpochLog::load(&lake).await.unwrap();
+        assert!(!history.has_seen("raw", "x") && history.finished_once.is_empty());
+        assert_eq!((history.delta_position("t"), &history.stray), (Some(1), &stray));
+        log.begin(&begin(2, &["x"])).await.unwrap();
+        log.complete(&complete(2)).await.unwrap();
+        assert!(log.history().stray.is_empty() && log.history().has_seen("raw", "x"));
     }
 
     #[tokio::test(flavor = "multi_thread")]

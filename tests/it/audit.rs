@@ -103,7 +103,11 @@ fn a_quarantine_tells_when_a_row_came_and_with_history_when_it_left() {
     project.run_at("2026-01-13T00:00:00Z", 2).unwrap();
     assert_rows("set by comparison", &project.rows(entered), &again);
     project.assert_clean("set by comparison");
-    assert_rows("read back", &project.rows("SELECT id FROM order_events"), &[1, 1, 2, 3, 4].map(|id| json!({"id": id})));
+    assert_rows(
+        "read back",
+        &project.rows("SELECT id FROM order_events"),
+        &[1, 1, 2, 3, 4].map(|id| json!({"id": id})),
+    );
 }
 
 #[test]

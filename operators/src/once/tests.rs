@@ -84,11 +84,11 @@ fn a_snapshot_goes_on_where_it_was_taken() {
         for epoch in 0..cut {
             whole.apply(epoch as Epoch + 1, rows[epoch].clone(), &reference[epoch], &mut Vec::new());
         }
-        let snapshot = whole.snapshot().unwrap();
+        let snapshot = whole.snapshot();
         let mut parts: Vec<OnceState> = (0..2u64)
             .map(|worker| {
                 let mut part = OnceState::with_overlay(kind.0, kind.1, 3);
-                part.restore(&snapshot, |key| stable_hash(key) % 2 == worker).unwrap();
+                part.restore(&snapshot, &|hash| hash % 2 == worker).unwrap();
                 part
             })
             .collect();
