@@ -8,6 +8,7 @@
 //! |---|---|---|---|---|
 //! | [`Lookup`] | rows by lookup key; reference | row, and its reference or none | both sides; of a [settled](LookupState::settled) reference, only the rows without one | O(log n), and for a reference the rows of its key |
 //! | [`EquiJoin`] | rows by join key; reference | row with each of its references | both sides | O(log n), and the rows of its key on the other side |
+//! | [`Once`] | rows by lookup key; reference | row with the references known before its epoch | references | O(log n) and the references of its key |
 //! | [`Dedup`] | rows by key | the least row of each key | distinct rows | O(log n) |
 //! | [`Distinct`] | rows | each row once | distinct rows | O(log n) |
 //! | [`Scd1`] | changes by key; truncates | the newest row of each key | distinct changes; if [append-only](Scd1State::append_only), one a key | O(log n); a truncate: all keys |
@@ -40,6 +41,7 @@ mod event;
 mod fill;
 mod join;
 mod lookup;
+mod once;
 mod row;
 mod scd1;
 mod scd2;
@@ -58,6 +60,7 @@ pub use event::{Change, Upsert};
 pub use fill::{Fill, FillState};
 pub use join::{EquiJoin, JoinKind, JoinState};
 pub use lookup::{Lookup, LookupKind, LookupState};
+pub use once::{Once, OnceKind, OnceState};
 pub use row::{Row, stable_hash};
 pub use scd1::{Scd1, Scd1State};
 pub use scd2::{Scd2, Scd2State, Version};

@@ -17,6 +17,9 @@ pub(super) struct Query {
     /// How to show the rows.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+    /// Shows every table as it was at the end of this epoch; the last complete one otherwise.
+    #[arg(long, value_name = "EPOCH")]
+    as_of_epoch: Option<u64>,
     /// A SELECT.
     #[arg(allow_hyphen_values = true)]
     sql: String,
@@ -35,7 +38,10 @@ enum Format {
 impl Query {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
-        let result = runtime::query(&loaded.pipeline, &self.sql)?;
+        let result = match self.as_of_epoch {
+            Some(epoch) => runtime::query_as_of(&loaded.pipeline, &self.sql, epoch)?,
+            None => runtime::query(&loaded.pipeline, &self.sql)?,
+        };
         print(&self.render(&result)?)
     }
 

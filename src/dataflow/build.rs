@@ -78,6 +78,8 @@ pub struct Start {
     pub compare: BTreeSet<TableId>,
     /// Replay points whose stored rows are judged again: their expectations have changed, or change with the clock.
     pub rejudge: BTreeSet<usize>,
+    /// Replay points of decisions that have none yet: all that is known is decided now.
+    pub undecided: BTreeSet<usize>,
     /// What the operators remember from a checkpoint. Empty operators otherwise.
     pub state: Option<Arc<Restored>>,
 }
@@ -114,6 +116,8 @@ pub struct Builder<'s> {
     pub states: States,
     /// The clock.
     pub clock: ClockSource<'s>,
+    /// Epochs up to this one were seen by an earlier run.
+    pub hydrated: Epoch,
 }
 
 struct Edge<'s> {
@@ -176,7 +180,8 @@ pub fn build<'s>(
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
     let states = States::new(start.state.clone(), scope.index(), scope.peers());
-    let mut builder = Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope) };
+    let mut builder =
+        Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope), hydrated: start.hydrated };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();
     let mut edges: BTreeMap<Input, Edge<'s>> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -199,6 +204,10 @@ pub fn build<'s>(
                     streams.push(open(scope, &mut inlets, Inlet::Rows(index)));
                 }
                 let mut yielded = scope.concatenate(streams);
+                if dataset.decided {
+                    let through = if start.undecided.contains(&index) { 0 } else { start.hydrated };
+                    yielded = decided(&mut builder, yielded, through, &label);
+                }
                 if judge.now {
                     let schema = if dataset.wall { with_wall(&dataset.schema) } else { Arc::clone(&dataset.schema) };
                     let passage = Passage {
@@ -321,6 +330,26 @@ fn judge_rows<'s>(builder: &mut Builder<'s>, input: Batches<'s>, judge: Judge) -
         });
     builder.faults.push(faults);
     (rows, quarantined)
+}
+
+/// Rows that come after the epoch `through`: what was decided before is read back, and nothing that goes undoes it.
+fn decided<'s>(builder: &mut Builder<'s>, input: Batches<'s>, through: Epoch, label: &str) -> Batches<'s> {
+    let owner = label.to_owned();
+    let (rows, faults, _, _) =
+        fan_out(input, &format!("{label}: decided"), move |mut batch, fan: &mut Fan<Batch, Box<RowFault>, (), ()>| {
+            if batch.epoch <= through {
+                return;
+            }
+            batch.arrived = batch.epoch;
+            let comes = batch.each_diff().map(|diff| Some(diff > 0)).collect();
+            match batch.filter(&comes) {
+                Ok(batch) if batch.rows.num_rows() > 0 => fan.first.push(batch),
+                Ok(_) => {}
+                Err(error) => fan.second.push(internal(batch.epoch, &owner, error.to_string())),
+            }
+        });
+    builder.faults.push(faults);
+    rows
 }
 
 fn build_node<'s>(

@@ -11,7 +11,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::{AsCollection, ExchangeData};
 use silverflow_operators::{
     Dedup, DedupState, Diff, Distinct, DistinctState, Epoch, EquiJoin, JoinKind, JoinState, Lookup, LookupKind,
-    LookupState, Row, Rows,
+    LookupState, Once, OnceKind, OnceState, Row, Rows,
 };
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
@@ -239,7 +239,12 @@ pub fn match_rows<'s>(
         Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
     });
 
-    let operator = format!("{name}: {}", if node.unique { "lookup" } else { "join" });
+    let what = match (node.once, node.unique) {
+        (true, _) => "lookup at arrival",
+        (false, true) => "lookup",
+        (false, false) => "join",
+    };
+    let operator = format!("{name}: {what}");
     let kind = match node.kind {
         MatchKind::Left | MatchKind::Mark => LookupKind::Left,
         MatchKind::Inner => LookupKind::Inner,
@@ -247,6 +252,16 @@ pub fn match_rows<'s>(
         MatchKind::Anti => LookupKind::Anti,
     };
     let matched = match (node.unique, node.kind) {
+        _ if node.once => {
+            let kind = match node.kind {
+                MatchKind::Left | MatchKind::Mark => OnceKind::Left,
+                MatchKind::Inner => OnceKind::Inner,
+                MatchKind::Semi => OnceKind::Semi,
+                MatchKind::Anti => OnceKind::Anti,
+            };
+            let state = OnceState::new(kind, node.unique, builder.hydrated);
+            rows.once_with(reference, &operator, builder.state(label, state)?)
+        }
         (false, MatchKind::Left | MatchKind::Inner) => {
             let kind = if node.kind == MatchKind::Left { JoinKind::Left } else { JoinKind::Inner };
             rows.equi_join_with(reference, &operator, builder.state(label, JoinState::new(kind))?)

@@ -11,7 +11,7 @@ use chrono::{DateTime, Datelike, Months, NaiveDate, Offset, TimeZone};
 use datafusion::physical_expr::PhysicalExpr;
 
 use super::eval::evaluate;
-use crate::plan::{Boundary, ClockStep, TimeSpan};
+use crate::plan::{Boundary, ClockStep, TimeSpan, Zone};
 
 /// The boundaries of one operator, evaluated on batches.
 pub struct Moments {
@@ -19,6 +19,9 @@ pub struct Moments {
     /// When clocks in a zone first show a time: dates come again and again.
     local: HashMap<(String, i64), Vec<i64>>,
 }
+
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
 
 /// Zones have few offsets, and data few dates; beyond this many it starts anew.
 const REMEMBERED: usize = 1 << 16;
@@ -106,6 +109,7 @@ fn back(steps: &Steps<'_>, reached: i64, row: usize, local: &mut Local, out: &mu
         // The difference falls as the clock goes on.
         ClockStep::Rest(_) => by.and_then(|by| by.checked_sub(reached)?.checked_add(1)),
         ClockStep::Scale(by) => Some(ceiling(reached, *by)),
+        ClockStep::Midnight(zone) => Some(first_day(zone, reached)),
         ClockStep::Floor(by) => reached.checked_mul(*by),
         ClockStep::Truncate { to, day } => start(reached, *to, *day),
         ClockStep::Months { months, day } => {
@@ -126,6 +130,13 @@ fn back(steps: &Steps<'_>, reached: i64, row: usize, local: &mut Local, out: &mu
     if let Some(before) = before {
         back(rest, before, row, local, out);
     }
+}
+
+/// The first day that does not begin before a moment. Wherever clocks are set, days begin one after the other.
+fn first_day(zone: &Zone, reached: i64) -> i64 {
+    let begins = |day: i64| zone.instant(day.saturating_mul(DAY));
+    let near = zone.local(reached).div_euclid(DAY);
+    (near - 1..=near + 1).find(|day| begins(*day) >= reached).unwrap_or(near + 2)
 }
 
 fn ceiling(value: i64, by: i64) -> i64 {

@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 const FORMAT: u32 = 2;
 /// More records than this are replaced by a base.
 const RECORDS: usize = 200;
+/// Of so many epochs it is known which versions of the tables they left.
+const PAST: usize = 200;
 
 /// A file of a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -116,6 +118,8 @@ pub struct History {
     pub due_micros: Option<i64>,
     /// Delta versions of the tables at the end of the last complete epoch.
     pub versions: BTreeMap<String, i64>,
+    /// The same for the complete epochs before, [`PAST`] of them with the last one.
+    pub past: BTreeMap<u64, BTreeMap<String, i64>>,
     /// Fingerprints of the last complete epoch.
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
@@ -169,6 +173,10 @@ impl History {
         self.next = self.next.max(complete.epoch + 1);
         self.last_complete = Some(complete.epoch);
         self.walls.insert(complete.epoch, begin.wall_micros);
+        self.past.insert(complete.epoch, complete.versions.clone());
+        while self.past.len() > PAST {
+            self.past.pop_first();
+        }
         self.versions = complete.versions;
         self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
@@ -207,6 +215,7 @@ struct Base {
     walls: BTreeMap<u64, i64>,
     due_micros: Option<i64>,
     versions: BTreeMap<String, i64>,
+    past: BTreeMap<u64, BTreeMap<String, i64>>,
     fingerprints: BTreeMap<String, String>,
     finished_once: BTreeSet<String>,
     stray: BTreeSet<String>,
@@ -256,6 +265,7 @@ impl EpochLog {
                 next: epoch + 1,
                 walls: base.walls,
                 due_micros: base.due_micros,
+                past: base.past,
                 versions: base.versions,
                 fingerprints: base.fingerprints,
                 finished_once: base.finished_once,
@@ -380,6 +390,7 @@ impl EpochLog {
             last_complete: history.last_complete,
             walls: history.walls.clone(),
             due_micros: history.due_micros,
+            past: history.past.clone(),
             versions: history.versions.clone(),
             fingerprints: history.fingerprints.clone(),
             finished_once: history.finished_once.clone(),
@@ -556,6 +567,8 @@ mod tests {
         assert_eq!(&history, log.history());
         assert_eq!(history.seen("raw").unwrap().len(), 250);
         assert_eq!(history.walls.len(), 250);
+        assert_eq!(history.past.len(), PAST);
+        assert_eq!(history.past.last_key_value(), Some((&250, &complete(250).versions)));
     }
 
     #[tokio::test(flavor = "multi_thread")]

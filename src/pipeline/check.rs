@@ -13,6 +13,8 @@ use crate::error::Error;
 pub const EPOCH_COLUMN: &str = "_epoch";
 /// Column of a quarantine table with the names of the rules that a row violates.
 pub const FAILED_COLUMN: &str = "_dq_failed";
+/// Column of a quarantine table that keeps its history: in which epoch a row left.
+pub const LEFT_COLUMN: &str = "_left_epoch";
 /// Start of a version in SCD type 2 history.
 pub const START_COLUMN: &str = "__START_AT";
 /// End of a version in SCD type 2 history.
@@ -20,6 +22,10 @@ pub const END_COLUMN: &str = "__END_AT";
 
 /// Table property that says what happens to change events without key or sequence.
 const CDC_INVALID: &str = "silverflow.cdc.invalid";
+/// Table property that says whether a quarantine keeps what has left it.
+const QUARANTINE: &str = "silverflow.quarantine";
+/// Table property that says whether verdicts follow what they depend on, or are taken once.
+const RESOLUTION: &str = "silverflow.resolution";
 
 /// All mistakes of a pipeline whose names are resolved.
 pub(super) fn check(pipeline: &Pipeline) -> Vec<Error> {
@@ -67,9 +73,10 @@ const SINK: &str = "silverflow.sink";
 
 /// Our own table properties: a key or a value that nobody reads would change nothing and say nothing.
 fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
-    const KNOWN: [(&str, &[&str]); 3] = [
+    const KNOWN: [(&str, &[&str]); 4] = [
         (CDC_INVALID, &["fail", "quarantine"]),
-        ("silverflow.resolution", &["live", "arrival"]),
+        (QUARANTINE, &["current", "history"]),
+        (RESOLUTION, &["live", "arrival"]),
         (SINK, &["vectors", "rewrite"]),
     ];
     for (key, value) in dataset.properties.iter().filter(|(key, _)| key.starts_with("silverflow.")) {
@@ -89,6 +96,25 @@ fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
                 errors.push(error("INVALID_PROPERTY_VALUE", message));
             }
             Some(0) => {}
+            Some(_) if key == QUARANTINE => {
+                if !dataset.quarantines() || dataset.kind == DatasetKind::TemporaryView {
+                    let message = format!("`{key}` is for tables with a quarantine, and `{}` has none", dataset.name);
+                    errors.push(error("INVALID_PROPERTY_VALUE", message));
+                }
+            }
+            Some(_) if key == RESOLUTION => {
+                let fed =
+                    dataset.kind == DatasetKind::StreamingTable && flows.iter().all(|flow| flow.auto_cdc().is_none());
+                if !fed {
+                    let message = format!(
+                        "`{key}` = '{value}' is for streaming tables that queries feed, and `{}` is none",
+                        dataset.name
+                    );
+                    errors.push(error("INVALID_PROPERTY_VALUE", message).help(
+                        "put it on a streaming table before this one, whose rows are then decided when they arrive",
+                    ));
+                }
+            }
             Some(_) if key == SINK => {}
             Some(_) if key == CDC_INVALID => {
                 if !flows.iter().any(|flow| flow.auto_cdc().is_some()) {
@@ -266,6 +292,18 @@ impl Dataset {
         let invalid = self.properties.get(CDC_INVALID);
         self.expectations.iter().any(|rule| rule.action == Action::Quarantine)
             || invalid.is_some_and(|value| value.eq_ignore_ascii_case("quarantine"))
+    }
+}
+
+impl Dataset {
+    /// Does its quarantine keep what has left it?
+    pub fn keeps_quarantine_history(&self) -> bool {
+        self.properties.get(QUARANTINE).is_some_and(|value| value.eq_ignore_ascii_case("history"))
+    }
+
+    /// Are rows of this dataset decided when they arrive, and never again?
+    pub fn decides_at_arrival(&self) -> bool {
+        self.properties.get(RESOLUTION).is_some_and(|value| value.eq_ignore_ascii_case("arrival"))
     }
 }
 

@@ -25,7 +25,7 @@ use datafusion::sql::sqlparser::ast;
 use crate::error::Span;
 
 pub use builder::{AutoCdcBuilder, PipelineBuilder, TableBuilder};
-pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, START_COLUMN};
+pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, LEFT_COLUMN, START_COLUMN};
 pub use graph::Graph;
 pub use lint::Lint;
 pub use names::near_miss;

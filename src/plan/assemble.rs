@@ -8,9 +8,9 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::Expr;
 
 use super::cdc::{CdcDraft, CdcDraftFlow};
-use super::draft::{Draft, Reading, quarantine_schema};
+use super::draft::{Draft, DraftFlow, Reading, quarantine_schema};
 use super::fingerprint::{fingerprints, retractions};
-use super::lower::{Lowering, clock, physical, read_once};
+use super::lower::{Lowering, View, Views, clock, physical, read_once};
 use super::moments::{Boundary, Live, live};
 use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
@@ -86,7 +86,14 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
         let at = numbering.dataset(index)?;
         let wall = walls.contains(&Input::Dataset(at)) || walls.contains(&Input::Quarantine(at));
         let is_replay = replay.contains(&index) && draft.dataset.kind != DatasetKind::TemporaryView;
-        let place = Place { wall, replay_point: is_replay, once: replay.contains(&index) };
+        let arrival = draft.dataset.decides_at_arrival();
+        let place = Place {
+            wall,
+            replay_point: is_replay || arrival,
+            once: replay.contains(&index) || arrival,
+            arrival,
+            decided: arrival && !is_replay,
+        };
         let plan = lower_dataset(draft, drafts, &numbering, place, zone, &mut walls, &mut lints, planner)?;
         put(&mut slots, at, plan)?;
         for (replay_at, source) in numbering.replays(index) {
@@ -97,6 +104,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
     fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
     retractions(&mut datasets, &numbering.sources);
+    decided_rows_grow(&datasets, drafts, &numbering)?;
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints })
 }
@@ -198,9 +206,11 @@ fn replay_dataset(
         feed: Feed::Append(vec![(read.id.clone(), node)]),
         rules: Vec::new(),
         quarantine: None,
+        quarantine_history: false,
         boundaries: Vec::new(),
         wall,
         replay_point: true,
+        decided: false,
         fingerprint: String::new(),
         parts: BTreeMap::new(),
         comment: Some(format!("What flow {} of {} has read", read.id, draft.dataset.name)),
@@ -217,6 +227,10 @@ struct Place {
     replay_point: bool,
     /// What its queries decide is decided when a row arrives: a replay point, and the views within its query.
     once: bool,
+    /// So are its expectations.
+    arrival: bool,
+    /// It stores what was decided, not what came from outside.
+    decided: bool,
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -224,14 +238,15 @@ fn lower_dataset(
     draft: &Draft<'_>,
     drafts: &[Draft<'_>],
     numbering: &Numbering,
-    Place { wall, replay_point, once }: Place,
+    place: Place,
     zone: &Arc<str>,
     walls: &mut BTreeSet<Input>,
     lints: &mut Vec<PlanLint>,
     planner: &Planner<'_>,
 ) -> Result<DatasetPlan> {
     let name = &draft.dataset.name;
-    let read = read_rules(draft, zone, once, replay_point, lints)?;
+    let Place { wall, replay_point, once, decided, .. } = place;
+    let read = read_rules(draft, zone, place, lints)?;
     let rules_wall = read.iter().any(|r| r.at_arrival);
     let rules_now = read.iter().any(|r| !r.boundaries.is_empty());
     let mut upstream = BTreeSet::new();
@@ -268,6 +283,10 @@ fn lower_dataset(
                     known: &keys,
                     zone: Arc::clone(zone),
                     once,
+                    decided,
+                    streams: streams(flow),
+                    views: &AllViews { drafts, numbering },
+                    inlined: BTreeSet::new(),
                     span: span.unwrap_or(&flow.flow.span),
                     source: planner.source(span.unwrap_or(&flow.flow.span)),
                     walls: BTreeSet::new(),
@@ -277,6 +296,7 @@ fn lower_dataset(
                 walls.append(&mut lowering.walls);
                 lints.append(&mut lowering.lints);
                 node.leaves(&mut |input| note(&mut upstream, input));
+                lowering.inlined.iter().for_each(|input| note(&mut upstream, *input));
                 flows.push((flow.flow.name.clone(), node));
             }
             Feed::Append(flows)
@@ -363,9 +383,11 @@ fn lower_dataset(
         feed,
         rules,
         quarantine: draft.fills_quarantine().then(|| quarantine_schema(judged)),
+        quarantine_history: draft.dataset.keeps_quarantine_history(),
         boundaries: if draft.cdc.is_some() { Vec::new() } else { boundaries },
         wall: judged_wall && draft.cdc.is_none(),
         replay_point,
+        decided,
         fingerprint: String::new(),
         parts: BTreeMap::new(),
         comment: draft.dataset.comment.clone(),
@@ -376,20 +398,14 @@ fn lower_dataset(
 
 /// How the expectations read the clock. What a view within a replay point's query leaves out is nowhere, and what a replay
 /// point drops neither, so that there the clock is read once.
-fn read_rules(
-    draft: &Draft<'_>,
-    zone: &Arc<str>,
-    once: bool,
-    replay_point: bool,
-    lints: &mut Vec<PlanLint>,
-) -> Result<Vec<Live>> {
+fn read_rules(draft: &Draft<'_>, zone: &Arc<str>, place: Place, lints: &mut Vec<PlanLint>) -> Result<Vec<Live>> {
     let mut all = Vec::with_capacity(draft.rules.len());
     for rule in &draft.rules {
-        let once = once && (!replay_point || rule.action == Action::Drop);
+        let once = place.once && (!place.replay_point || place.arrival || rule.action == Action::Drop);
         let found =
             live(&rule.condition, &rule.columns, zone, once).map_err(|e| from_datafusion(e, &rule.span, None))?;
         if once {
-            if found.at_arrival && rule.action == Action::Drop {
+            if found.at_arrival && rule.action == Action::Drop && !place.arrival {
                 lints.push(PlanLint {
                     code: "CLOCK_DROP_IS_FINAL",
                     message: format!(
@@ -406,6 +422,88 @@ fn read_rules(
         all.push(found);
     }
     Ok(all)
+}
+
+/// Rows that are decided when they arrive cannot be taken back, so that they cannot be made from such that are.
+fn decided_rows_grow(datasets: &[DatasetPlan], drafts: &[Draft<'_>], numbering: &Numbering) -> Result<()> {
+    let mut errors = Vec::new();
+    for (index, draft) in drafts.iter().enumerate() {
+        let Some(dataset) = numbering.datasets.get(index).and_then(|at| datasets.get(*at)) else { continue };
+        let Feed::Append(flows) = &dataset.feed else { continue };
+        for (flow, node) in flows.iter().filter(|_| dataset.decided) {
+            let Some(from) = taken_back(node, datasets, &numbering.sources) else { continue };
+            errors.push(
+                Error::user(
+                    "ARRIVAL_OVER_CHANGES",
+                    format!("rows of {} are to be decided when they arrive, and rows of {from} are taken back", dataset.name),
+                )
+                .help("read a table that only grows: one that stores what comes from outside, or one that is decided at arrival too")
+                .at(&draft.dataset.span)
+                .dataset(&dataset.name)
+                .flow(flow),
+            );
+        }
+    }
+    Error::all(errors).map_or(Ok(()), Err)
+}
+
+/// Something whose rows a query may have to take back. What only the clock takes out of a replay point stays decided.
+fn taken_back(node: &Node, datasets: &[DatasetPlan], sources: &[Source]) -> Option<String> {
+    match node {
+        Node::Read { input: Input::Dataset(i), .. } => {
+            let dataset = datasets.get(*i)?;
+            let Feed::Append(flows) = &dataset.feed else { return Some(dataset.label()) };
+            if dataset.decided {
+                return None;
+            }
+            let from = flows.iter().find_map(|(_, node)| taken_back(node, datasets, sources));
+            let clock = !dataset.boundaries.is_empty() && !dataset.replay_point;
+            from.or_else(|| clock.then(|| dataset.label()))
+        }
+        Node::Read { input: Input::Quarantine(i), .. } => Some(format!("{} quarantine", datasets.get(*i)?.label())),
+        Node::Read { input: Input::Source(i), .. } => {
+            sources.get(*i).filter(|s| s.kind.retracts()).map(|s| s.id.clone())
+        }
+        Node::Map { input, .. } => taken_back(input, datasets, sources),
+        Node::Union { inputs, .. } => inputs.iter().find_map(|input| taken_back(input, datasets, sources)),
+        Node::Match(node) if node.once => taken_back(&node.rows, datasets, sources),
+        Node::Match(_) => Some("a join".to_owned()),
+        Node::Clock { .. } => Some("a condition on the clock".to_owned()),
+        Node::Distinct { .. } => Some("DISTINCT".to_owned()),
+    }
+}
+
+/// Which relations of a flow are read as streams.
+fn streams(flow: &DraftFlow<'_>) -> Vec<bool> {
+    match &flow.flow.kind {
+        FlowKind::Query { query, .. } => query.relations.iter().map(|relation| relation.stream).collect(),
+        FlowKind::AutoCdc(_) => Vec::new(),
+    }
+}
+
+struct AllViews<'a> {
+    drafts: &'a [Draft<'a>],
+    numbering: &'a Numbering,
+}
+
+impl Views for AllViews<'_> {
+    fn view(&self, input: Input) -> Result<Option<View<'_>>> {
+        let Input::Dataset(at) = input else { return Ok(None) };
+        let found = self.numbering.datasets.iter().position(|number| *number == at).and_then(|i| self.drafts.get(i));
+        let Some(draft) = found.filter(|draft| draft.dataset.kind == DatasetKind::TemporaryView) else {
+            return Ok(None);
+        };
+        let [flow] = draft.flows.as_slice() else { return Ok(None) };
+        let Some(plan) = &flow.plan else { return Ok(None) };
+        let inputs = flow.reads.iter().map(|(r, s)| Ok((self.numbering.input(r)?, Arc::clone(s))));
+        Ok(Some(View {
+            plan,
+            inputs: inputs.collect::<Result<_>>()?,
+            streams: streams(flow),
+            known: Box::new(Keys { drafts: self.drafts, reads: &flow.reads }),
+            judged: !draft.rules.is_empty(),
+        }))
+    }
 }
 
 fn hidden(schema: &SchemaRef, wall: bool, now: bool) -> SchemaRef {

@@ -17,8 +17,8 @@ use super::schema::{position, stored_field, stored_schema, stored_type};
 use super::{Outside, Source, SourceKind};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, ReadMode, ReadTable, Relation,
-    RelationSource, TableName, near_miss,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, LEFT_COLUMN, ReadMode, ReadTable,
+    Relation, RelationSource, TableName, near_miss,
 };
 
 /// A relation of a flow.
@@ -367,7 +367,7 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, set
 
 fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result<Vec<DraftRule>> {
     let mut rules = Vec::new();
-    for reserved in [FAILED_COLUMN, EPOCH_COLUMN] {
+    for reserved in [FAILED_COLUMN, EPOCH_COLUMN, LEFT_COLUMN] {
         let taken = position(judged, reserved).is_some();
         if taken && (dataset.quarantines() || reserved == EPOCH_COLUMN) && dataset.kind != DatasetKind::TemporaryView {
             return Err(Error::user(

@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::Literal;
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
 use super::functions::Settings;
-use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
+use super::{CdcFlow, CdcPlan, DECIDED, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
 
 /// Prefix of the parts that stand for what a dataset reads.
 pub const UPSTREAM: &str = "upstream ";
@@ -33,6 +33,9 @@ pub(super) fn fingerprints(
         parts.put("time zone of the session", settings.zone.name());
         parts.put("ANSI mode", if settings.ansi { "on" } else { "off" });
         parts.put("columns", &format!("{:?}", dataset.schema));
+        if dataset.quarantine_history {
+            parts.put("quarantine", "history");
+        }
         for rule in &dataset.rules {
             let kind = if rule.constraint { "constraint" } else { "expectation" };
             parts.put(&format!("{kind} {}", rule.name), &format!("{:?} {}", rule.action, rule.text));
@@ -59,7 +62,8 @@ pub(super) fn fingerprints(
             parts.put(&format!("{UPSTREAM}{name}"), fingerprint);
         }
         let text: String = parts.0.iter().map(|(name, hash)| format!("{name}: {hash}\n")).collect();
-        dataset.fingerprint = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+        let kind = if dataset.decided { DECIDED } else { "" };
+        dataset.fingerprint = format!("{kind}{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
         dataset.parts = parts.0;
         known.insert(index, (dataset.label(), dataset.fingerprint.clone()));
     }
@@ -128,6 +132,7 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
     let mut retracts: Vec<bool> = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let value = match &mut dataset.feed {
+            Feed::Append(_) if dataset.decided => false,
             Feed::Append(flows) => {
                 !dataset.boundaries.is_empty() || flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources))
             }
@@ -146,6 +151,7 @@ fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
+        Node::Match(node) if node.once => node_retracts(&node.rows, datasets, sources),
         Node::Match(_) | Node::Clock { .. } => true,
     }
 }

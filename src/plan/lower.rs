@@ -30,11 +30,33 @@ pub(super) struct Lowering<'a> {
     pub(super) zone: Arc<str>,
     /// The clock is read when a row arrives, and never again.
     pub(super) once: bool,
+    /// So are references, and views are part of the query.
+    pub(super) decided: bool,
+    /// Which relations are read as streams.
+    pub(super) streams: Vec<bool>,
+    pub(super) views: &'a dyn Views,
+    /// Views that are part of the query.
+    pub(super) inlined: BTreeSet<Input>,
     pub(super) span: &'a Span,
     pub(super) source: Option<&'a Source>,
     /// Inputs that must carry the wall.
     pub(super) walls: BTreeSet<Input>,
     pub(super) lints: Vec<PlanLint>,
+}
+
+/// The query of a view.
+pub(super) struct View<'a> {
+    pub(super) plan: &'a LogicalPlan,
+    pub(super) inputs: Vec<(Input, SchemaRef)>,
+    pub(super) streams: Vec<bool>,
+    pub(super) known: Box<dyn KnownKeys + 'a>,
+    pub(super) judged: bool,
+}
+
+/// The views of a pipeline.
+pub(super) trait Views {
+    /// The query of `input`, if it is a view.
+    fn view(&self, input: Input) -> Result<Option<View<'_>>>;
 }
 
 impl Lowering<'_> {
@@ -75,6 +97,11 @@ impl Lowering<'_> {
                 let Some((input, schema)) = found else {
                     return Err(Error::internal(format!("relation {} is not known", scan.table_name)));
                 };
+                if self.decided
+                    && let Some(view) = self.views.view(*input)?
+                {
+                    return self.inline(*input, &view, scan.projection.as_deref(), wall);
+                }
                 let mut columns: Vec<usize> =
                     scan.projection.clone().unwrap_or_else(|| (0..schema.fields().len()).collect());
                 let mut out =
@@ -93,6 +120,9 @@ impl Lowering<'_> {
                 Ok(Node::Union { inputs, schema })
             }
             LogicalPlan::Distinct(Distinct::All(input)) => {
+                if self.decided {
+                    return Err(self.unsupported("DISTINCT over rows that are decided when they arrive"));
+                }
                 if wall {
                     return Err(self.unsupported("the clock over the result of DISTINCT"));
                 }
@@ -115,6 +145,49 @@ impl Lowering<'_> {
             LogicalPlan::RecursiveQuery(_) => Err(self.unsupported("a recursive common table expression")),
             LogicalPlan::Subquery(_) => Err(self.unsupported("a scalar subquery")),
             other => Err(self.unsupported(&format!("the operator {}", other.display()))),
+        }
+    }
+
+    /// A view as part of a query that decides rows when they arrive.
+    fn inline(&mut self, input: Input, view: &View<'_>, columns: Option<&[usize]>, wall: bool) -> Result<Node> {
+        if view.judged {
+            return Err(self
+                .unsupported("a view with expectations, before a table that decides rows when they arrive,")
+                .help("put the expectations on the table"));
+        }
+        let mut inner = Lowering {
+            inputs: &view.inputs,
+            known: view.known.as_ref(),
+            zone: Arc::clone(&self.zone),
+            once: true,
+            decided: true,
+            streams: view.streams.clone(),
+            views: self.views,
+            inlined: BTreeSet::from([input]),
+            span: self.span,
+            source: self.source,
+            walls: BTreeSet::new(),
+            lints: Vec::new(),
+        };
+        let node = inner.lower(view.plan, wall)?;
+        self.walls.append(&mut inner.walls);
+        self.lints.append(&mut inner.lints);
+        self.inlined.append(&mut inner.inlined);
+        let width = node.schema().fields().len() - usize::from(wall);
+        let mut order: Vec<usize> = columns.map_or_else(|| (0..width).collect(), <[usize]>::to_vec);
+        if wall {
+            order.push(width);
+        }
+        Ok(select(node, order))
+    }
+
+    /// Whether a stream is read in `plan`.
+    fn streams(&self, plan: &LogicalPlan) -> bool {
+        match plan {
+            LogicalPlan::TableScan(scan) => {
+                relation_of(scan.table_name.table()).and_then(|n| self.streams.get(n)).copied().unwrap_or(false)
+            }
+            other => other.inputs().iter().any(|input| self.streams(input)),
         }
     }
 
@@ -164,9 +237,19 @@ impl Lowering<'_> {
             JoinType::LeftSemi => MatchKind::Semi,
             JoinType::LeftAnti => MatchKind::Anti,
             JoinType::LeftMark => MatchKind::Mark,
-            JoinType::Right => return self.right_join(join, wall),
+            JoinType::Right => return self.turned_join(join, JoinType::Left, wall),
             _ => return Err(self.unsupported("a FULL join")),
         };
+        if self.decided {
+            match (self.streams(&join.left), self.streams(&join.right)) {
+                (true, true) => {
+                    return Err(self.unsupported("a join of two streams whose rows are decided when they arrive"));
+                }
+                (false, true) if kind == MatchKind::Inner => return self.turned_join(join, JoinType::Inner, wall),
+                (false, true) => return Err(self.unsupported("a stream as the looked-up side of a join")),
+                _ => {}
+            }
+        }
         if join.on.is_empty() {
             return Err(self.unsupported("a join without an equality between its sides"));
         }
@@ -224,6 +307,7 @@ impl Lowering<'_> {
             null_equal: join.null_equality == NullEquality::NullEqualsNull,
             kind,
             unique,
+            once: self.decided,
             schema: Arc::new(Schema::new(fields)),
         }));
         // The moment at which the mask stands is of no use behind the join.
@@ -245,6 +329,15 @@ impl Lowering<'_> {
 
     /// The reference's side. Where only the key is read, DISTINCT is what the lookup does anyway.
     fn reference(&mut self, join: &Join, kind: MatchKind) -> Result<Node> {
+        // What is known of a reference is what it is at the time, whoever asks.
+        let (once, decided) = (self.once, self.decided);
+        (self.once, self.decided) = (once && !decided, false);
+        let node = self.reference_side(join, kind);
+        (self.once, self.decided) = (once, decided);
+        node
+    }
+
+    fn reference_side(&mut self, join: &Join, kind: MatchKind) -> Result<Node> {
         if matches!(kind, MatchKind::Left | MatchKind::Inner)
             && let LogicalPlan::SubqueryAlias(alias) = join.right.as_ref()
             && let LogicalPlan::Distinct(Distinct::All(input)) = alias.input.as_ref()
@@ -258,13 +351,13 @@ impl Lowering<'_> {
     }
 
     /// A right join is a left join with the sides changed and the columns put back.
-    fn right_join(&mut self, join: &Join, wall: bool) -> Result<Node> {
+    fn turned_join(&mut self, join: &Join, join_type: JoinType, wall: bool) -> Result<Node> {
         let turned = Join::try_new(
             Arc::clone(&join.right),
             Arc::clone(&join.left),
             join.on.iter().map(|(l, r)| (r.clone(), l.clone())).collect(),
             join.filter.clone(),
-            JoinType::Left,
+            join_type,
             join.join_constraint,
             join.null_equality,
             false,

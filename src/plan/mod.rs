@@ -38,7 +38,7 @@ pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
 pub use fingerprint::UPSTREAM;
-pub use functions::{Settings, names as function_names};
+pub use functions::{Settings, Zone, names as function_names};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
@@ -85,6 +85,9 @@ pub struct Source {
     /// Where it is named.
     pub span: Span,
 }
+
+/// Fingerprints of datasets that decide their rows when they arrive begin with this.
+pub const DECIDED: &str = "arrival ";
 
 /// Kind of a source.
 #[derive(Clone, Debug)]
@@ -135,12 +138,16 @@ pub struct DatasetPlan {
     pub rules: Vec<Rule>,
     /// Columns of the automatic quarantine table, without `_epoch`; absent where no rule can fill it.
     pub quarantine: Option<SchemaRef>,
+    /// Rows that leave the quarantine stay in its table, with the epoch in which they left.
+    pub quarantine_history: bool,
     /// Where the truth of the expectations changes as the clock goes on; for AUTO CDC the flows' inputs know it.
     pub boundaries: Vec<Boundary>,
     /// Rows carry the wall of the epoch they arrived in as a hidden last column [`WALL_COLUMN`].
     pub wall: bool,
     /// Stored as it arrived, with [`EPOCH_COLUMN`]; downstream is rebuilt from it.
     pub replay_point: bool,
+    /// A replay point of what was decided when rows arrived: its query is not asked again for rows of earlier epochs.
+    pub decided: bool,
     /// Hash of everything that decides the dataset's rows, its upstream included.
     pub fingerprint: String,
     /// What the fingerprint is made of: a hash for each part of the definition, by a name for people.
@@ -266,6 +273,8 @@ pub struct MatchNode {
     pub kind: MatchKind,
     /// The reference has at most one row a key, or only its presence counts.
     pub unique: bool,
+    /// Rows are matched once, with the references known before their epoch.
+    pub once: bool,
     /// Outgoing columns.
     pub schema: SchemaRef,
 }

@@ -12,6 +12,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::scalar::ScalarValue;
 
 use super::clock::{Reading, bind_clock, is_reading, reading, reads_clock};
+use super::functions::Zone;
 use super::schema::{NOW_COLUMN, wall_type};
 use super::spark::cast_of;
 
@@ -37,6 +38,7 @@ impl<E> Boundary<E> {
         let steps = self.steps.iter().map(|step| {
             Ok(match step {
                 ClockStep::Local { zone, second } => ClockStep::Local { zone: *zone, second: *second },
+                ClockStep::Midnight(zone) => ClockStep::Midnight(zone.clone()),
                 ClockStep::Floor(by) => ClockStep::Floor(*by),
                 ClockStep::Scale(by) => ClockStep::Scale(*by),
                 ClockStep::Shift(by) => ClockStep::Shift(*by),
@@ -65,6 +67,8 @@ pub enum ClockStep<E = Arc<dyn PhysicalExpr>> {
         /// What makes a second.
         second: i64,
     },
+    /// From days to the microseconds since 1970 at which they begin in a time zone.
+    Midnight(Zone),
     /// Divided by a positive number, and rounded down.
     Floor(i64),
     /// Times a positive number.
@@ -295,7 +299,7 @@ impl Finder<'_> {
                         self.cast(&from, &result, &mut steps)?;
                         Some((steps, result))
                     }
-                    (name @ ("add" | "subtract"), [left, right]) => {
+                    (name @ ("add" | "subtract" | "datediff"), [left, right]) => {
                         let op = if name == "add" { Operator::Plus } else { Operator::Minus };
                         self.arithmetic(&BinaryExpr::new(Box::new(left.clone()), op, Box::new(right.clone())), result)
                     }
@@ -330,6 +334,10 @@ impl Finder<'_> {
             (DataType::Timestamp(unit, Some(_)), DataType::Date32 | DataType::Timestamp(_, None)) => {
                 steps.extend(local(self.zone, *unit)?);
                 cast(&DataType::Timestamp(*unit, None), to, steps)
+            }
+            (DataType::Date32, DataType::Timestamp(TimeUnit::Microsecond, Some(_))) if !is_utc(self.zone) => {
+                steps.push(ClockStep::Midnight(Zone::parse(self.zone)?));
+                Some(())
             }
             (DataType::Date32 | DataType::Timestamp(_, None), DataType::Timestamp(_, Some(_)))
                 if !is_utc(self.zone) =>

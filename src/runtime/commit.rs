@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
+use super::audit::Audit;
 use super::columns::to_stored;
 use crate::dataflow::{Batch, TableId};
 use crate::error::{Error, Result};
@@ -54,8 +55,10 @@ pub struct Committer {
 struct Actor {
     id: TableId,
     table: Table,
+    /// Columns of the changes.
     schema: SchemaRef,
     keeps_epoch: bool,
+    audit: Option<Audit>,
     held: Vec<Batch>,
     /// Work on the table's files that goes on beside epochs, one at a time.
     upkeep: Option<Receiver<Result<Done>>>,
@@ -71,16 +74,18 @@ impl Committer {
         id: TableId,
         (table, path): (Table, String),
         keeps_epoch: bool,
+        audit: Option<Audit>,
         io: &Handle,
         done: &Sender<CommitDone>,
     ) -> Committer {
         let (mailbox, receiver) = bounded(2);
-        let schema = Arc::clone(table.schema());
+        let schema = Arc::clone(audit.as_ref().map_or(table.schema(), Audit::changes));
         let actor = Actor {
             id,
             table,
             schema,
             keeps_epoch,
+            audit,
             held: Vec::new(),
             upkeep: None,
             committed: None,
@@ -163,13 +168,20 @@ impl Actor {
             inserts.extend((added.num_rows() > 0).then_some(added));
             deletes.extend((removed.num_rows() > 0).then_some(removed));
         }
-        if compare {
+        if let Some(audit) = &mut self.audit {
+            (inserts, deletes) = audit.apply((inserts, deletes), compare, epoch, &self.table, &self.io)?;
+        } else if compare {
             let mut rows = self.table.scan();
             while let Some(batch) = self.io.block_on(rows.next()) {
                 deletes.push(batch?);
             }
         }
-        self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics: BTreeMap::new() }))
+        let committed =
+            self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics: BTreeMap::new() }));
+        if let (Err(_), Some(audit)) = (&committed, &mut self.audit) {
+            audit.forget();
+        }
+        committed
     }
 
     /// Begins what the table needs, if nothing is under way. A failure harms nothing and is tried again.

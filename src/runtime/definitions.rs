@@ -10,7 +10,7 @@ use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
-use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
+use crate::plan::{DECIDED, DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
 
@@ -131,8 +131,12 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
         if before.iter().all(|before| before.is_some_and(same)) {
             continue;
         }
+        // What was decided stays so.
+        if dataset.decided && before.iter().any(|before| was_decided(*before)) {
+            continue;
+        }
         // A new replay point has nothing to begin with.
-        if dataset.replay_point && before.iter().flatten().all(|before| same(before)) {
+        if dataset.replay_point && !dataset.decided && before.iter().flatten().all(|before| same(before)) {
             continue;
         }
         let new = before.iter().all(Option::is_none);
@@ -144,6 +148,11 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
         changes.insert(index, Recompute { name: label, reasons, new });
     }
     changes
+}
+
+/// Whether a dataset already decided its rows when they arrived.
+fn was_decided(fingerprint: Option<&String>) -> bool {
+    fingerprint.is_some_and(|f| f.starts_with(DECIDED))
 }
 
 /// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
@@ -208,7 +217,9 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     }
     for index in changes(plan, history).into_keys() {
         let Some(dataset) = plan.datasets.get(index) else { continue };
-        if dataset.replay_point {
+        if dataset.decided {
+            start.undecided.insert(index);
+        } else if dataset.replay_point {
             // What it has stored stays; only the expectations are applied anew.
             start.rejudge.insert(index);
         }

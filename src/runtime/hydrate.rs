@@ -7,6 +7,7 @@ use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
+use super::audit::present;
 use super::columns::{add_wall, by_arrival};
 use super::definitions::table_key;
 use super::worker::{Mail, ToWorker};
@@ -104,7 +105,7 @@ impl Hydration<'_> {
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {
             let (batch, diff) = batch?;
-            for (arrived, part) in by_arrival(&batch).map_err(wrong)? {
+            for (arrived, part) in present(&batch).and_then(|rows| by_arrival(&rows)).map_err(wrong)? {
                 if matches!(self.rows, Rows::Arrived(epoch) if epoch != arrived) || part.num_rows() == 0 {
                     continue;
                 }

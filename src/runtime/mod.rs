@@ -7,6 +7,7 @@
 //! | worker | one a timely worker | batches and epoch ends, bounded | computes; its operators never block |
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
+mod audit;
 mod backlog;
 mod checkpoint;
 mod clock;
@@ -40,7 +41,7 @@ use crate::plan::{Plan, analyze};
 pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
-pub use query::{QueryResult, query};
+pub use query::{QueryResult, query, query_as_of};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 

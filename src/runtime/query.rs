@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, Table
 
 use super::io;
 use crate::error::{Error, Result, Span};
-use crate::lake::{EpochLog, Lake, query as tables};
+use crate::lake::{EpochLog, History, Lake, query as tables};
 use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
 use crate::plan::{
     Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, read_as_spark,
@@ -36,10 +36,37 @@ pub struct QueryResult {
 /// # Errors
 /// A query that cannot be parsed or planned (user), tables that cannot be read (external).
 pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
-    io()?.block_on(answer(pipeline, sql))
+    io()?.block_on(answer(pipeline, sql, None))
 }
 
-async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
+/// As [`query`], with every table as it was at the end of an epoch; if that epoch was aborted, of the one before it.
+///
+/// # Errors
+/// `EPOCH_NOT_KEPT` (user) for an epoch that is not complete, or so long ago that it is not known any more what the tables
+/// held then; otherwise as [`query`].
+pub fn query_as_of(pipeline: &Pipeline, sql: &str, epoch: u64) -> Result<QueryResult> {
+    io()?.block_on(answer(pipeline, sql, Some(epoch)))
+}
+
+/// Versions of the tables at the end of an epoch.
+fn versions_of(history: &History, epoch: u64) -> Result<&BTreeMap<String, i64>> {
+    let wrong = |message: String| {
+        let kept = match (history.past.first_key_value(), history.last_complete) {
+            (Some((first, _)), Some(last)) => format!("epochs {first} to {last} can be asked for"),
+            _ => "no epoch is complete yet".to_owned(),
+        };
+        Err(Error::user("EPOCH_NOT_KEPT", message).help(kept).epoch(epoch))
+    };
+    if history.last_complete.is_none_or(|last| epoch > last) {
+        return wrong(format!("epoch {epoch} is not complete"));
+    }
+    match history.past.range(..=epoch).next_back() {
+        Some((_, versions)) => Ok(versions),
+        None => wrong(format!("what the tables held in epoch {epoch} is not known any more")),
+    }
+}
+
+async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<QueryResult> {
     let source = Arc::new(Source::new("<query>", sql));
     let whole = Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
     if sql.trim().trim_end_matches(';').split_whitespace().map(str::to_lowercase).eq(["show", "functions"]) {
@@ -48,6 +75,10 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
     let mut query = read_query(&source)?;
     let lake = Lake::open(&pipeline.storage).await?;
     let (_, history) = EpochLog::load(&lake).await?;
+    let versions = match as_of {
+        Some(epoch) => versions_of(&history, epoch)?,
+        None => &history.versions,
+    };
     let mut relations = Relations { pipeline, ctes: BTreeSet::new(), found: Vec::new(), unknown: None };
     let _ = VisitMut::visit(&mut query, &mut relations);
     if let Some(error) = relations.unknown {
@@ -59,7 +90,7 @@ async fn answer(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
         let missing =
             || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
         // A table that no complete epoch has changed is as it was made: empty.
-        let version = history.versions.get(key).copied().unwrap_or(0);
+        let version = versions.get(key).copied().unwrap_or(0);
         let provider =
             tables::provider(&lake, &lake.table_location(table), Some(version)).await?.ok_or_else(missing)?;
         schemas.push(provider.schema());

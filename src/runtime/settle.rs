@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::audit::Audit;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
 use super::definitions::{table_key, table_of};
 use super::resume::Resume;
 use super::supervisor::Supervisor;
+use super::tables::changed;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
@@ -15,12 +17,14 @@ use crate::plan::Feed;
 impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
-            let keeps_epoch = match id {
-                TableId::Rows(index) | TableId::Quarantine(index) => {
-                    self.plan.datasets.get(index).is_some_and(|d| d.replay_point)
-                }
-            };
-            self.committers.insert(id, Committer::start(id, table, keeps_epoch, &self.io, &self.commits_out));
+            let (TableId::Rows(index) | TableId::Quarantine(index)) = id;
+            let dataset = self.plan.datasets.get(index);
+            let keeps_epoch = dataset.is_some_and(|d| d.replay_point);
+            let audit = dataset.filter(|_| matches!(id, TableId::Quarantine(_))).and_then(|d| {
+                let changes = changed(d.quarantine.as_ref()?, d);
+                (changes != *table.0.schema()).then(|| Audit::new(&changes, table.0.schema()))
+            });
+            self.committers.insert(id, Committer::start(id, table, keeps_epoch, audit, &self.io, &self.commits_out));
         }
     }
 
@@ -44,16 +48,17 @@ impl Supervisor {
         let epoch = begin.epoch;
         let hold = resume.as_ref().is_some_and(|resume| resume.hold);
         let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
-        let replay = |table: &TableId| match table {
-            TableId::Rows(index) | TableId::Quarantine(index) => {
-                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
-            }
+        // What was decided is stored only where that on which it was decided is.
+        let rank = |table: &TableId| {
+            let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+            let Some(dataset) = self.plan.datasets.get(*index).filter(|d| d.replay_point) else { return 4 };
+            2 * usize::from(dataset.decided) + usize::from(matches!(table, TableId::Rows(_)))
         };
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
         wanted.extend(compare.iter().copied());
-        let (stored, derived): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        let (quarantines, rows) = stored.into_iter().partition(|table| matches!(table, TableId::Quarantine(_)));
-        for group in [quarantines, rows, derived] {
+        let group = |of: usize| wanted.iter().copied().filter(|table| rank(table) == of).collect::<Vec<_>>();
+        let groups: Vec<Vec<TableId>> = (0..5).map(group).collect();
+        for group in groups {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();

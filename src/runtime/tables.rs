@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use tokio::runtime::Handle;
 
+use super::audit::with_left;
 use super::columns::with_epoch;
 use super::definitions::table_key;
 use super::report::{RuleReport, TableReport, action_name};
@@ -33,9 +34,18 @@ pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String
     }
 }
 
-/// The columns in which a dataset's table keeps rows of `schema`.
-pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
+/// The columns of the changes of a dataset's table, for rows of `schema`.
+pub(super) fn changed(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
     if dataset.replay_point { with_epoch(schema) } else { Arc::clone(schema) }
+}
+
+/// The columns in which a dataset's table keeps rows of `schema`.
+pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan, id: TableId) -> SchemaRef {
+    match id {
+        TableId::Rows(_) => changed(schema, dataset),
+        TableId::Quarantine(_) if dataset.quarantine_history => with_left(&with_epoch(schema)),
+        TableId::Quarantine(_) => with_epoch(schema),
+    }
 }
 
 /// History settles by key and start, apart from the versions that are still open; current rows lie by key.
@@ -77,7 +87,7 @@ impl Tables {
                             comment,
                             properties: dataset.properties.clone(),
                             layout: layout(dataset, id),
-                            ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
+                            ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset, id))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)
                     }

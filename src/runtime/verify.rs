@@ -11,17 +11,18 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::RunOptions;
+use super::audit::present;
 use super::columns::to_stored;
 use super::computed::Computed;
 use super::definitions::{start, table_key};
 use super::hydrate::hydrate;
 use super::outside::LakeOutside;
-use super::tables::{path, stored};
+use super::tables::{changed, path};
 use super::worker::Workers;
 use crate::dataflow::{Batch, Codec, SHOWN_ROWS, Start, TableId, normalise, row_json};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Comparison, EpochLog, History, Lake, Mismatch, Scan, Table};
-use crate::pipeline::{EPOCH_COLUMN, Pipeline, START_COLUMN, ScdType};
+use crate::pipeline::{EPOCH_COLUMN, LEFT_COLUMN, Pipeline, START_COLUMN, ScdType};
 use crate::plan::{DatasetPlan, Feed, Plan, Stored, analyze};
 
 /// How the tables compare with their definitions.
@@ -105,7 +106,7 @@ pub fn verify(pipeline: &Pipeline, options: &RunOptions) -> Result<VerifyReport>
             .datasets
             .iter()
             .enumerate()
-            .filter(|(_, d)| d.replay_point && !d.rules.is_empty())
+            .filter(|(_, d)| d.replay_point && !d.decided && !d.rules.is_empty())
             .map(|(index, _)| index)
             .collect(),
         ..changed.clone()
@@ -254,8 +255,16 @@ impl Subject<'_> {
             TableId::Rows(_) => Some(&self.dataset.schema),
             TableId::Quarantine(_) => self.dataset.quarantine.as_ref(),
         };
-        let defined = plain.map(|schema| stored(schema, self.dataset));
-        let held = self.table.as_ref().map(|table| Arc::clone(table.schema()));
+        let defined = plain.map(|schema| changed(schema, self.dataset));
+        // When a row entered a quarantine and when it left it does not follow from the definitions.
+        let quarantine = matches!(self.id, TableId::Quarantine(_)) && plain.is_some();
+        let own = |name: &str| name == LEFT_COLUMN || name == EPOCH_COLUMN && !self.dataset.replay_point;
+        let without = |schema: &SchemaRef| -> Vec<usize> {
+            let fields = schema.fields().iter().enumerate();
+            fields.filter(|(_, f)| !(quarantine && own(f.name()))).map(|(i, _)| i).collect()
+        };
+        let held = self.table.as_ref().map(|table| table.schema().project(&without(table.schema())).map(Arc::new));
+        let held = held.transpose().map_err(|e| Error::internal("columns of a quarantine").caused_by(e))?;
         let Some(columns) = defined.as_ref().or(held.as_ref()) else { return Ok(()) };
         // A column that the definition no longer has should be empty.
         let mut comparison = Comparison::new(&widened(columns, held.as_ref())).map_err(|e| e.dataset(&name))?;
@@ -271,7 +280,10 @@ impl Subject<'_> {
         if let Some(table) = &self.table {
             let mut rows = io.block_on(table.scan_with(Scan { columns: None, version: self.version }))?;
             while let Some(batch) = io.block_on(rows.next()) {
-                let batch = batch?;
+                let mut batch = batch?;
+                if quarantine {
+                    batch = present(&batch).and_then(|b| b.project(&without(&b.schema()))).map_err(wrong)?;
+                }
                 self.verdict.rows += batch.num_rows() as u64;
                 if let Err(error) = comparison.found(&batch) {
                     self.verdict.problems.push(format!("the definition has other columns: {}", error.message()));

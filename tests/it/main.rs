@@ -5,7 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod arrival;
+mod audit;
 mod cases;
+mod chains;
 mod checkpoint;
 mod cli;
 mod clock;

@@ -185,6 +185,12 @@ impl Project {
         Ok(json_rows(&runtime::query(&project::load(&self.spec())?.pipeline, sql)?.batches))
     }
 
+    /// The answer to a query as of an epoch.
+    pub(crate) fn query_as_of(&self, sql: &str, epoch: u64) -> Result<Vec<Value>> {
+        let pipeline = project::load(&self.spec())?.pipeline;
+        Ok(sorted(json_rows(&runtime::query_as_of(&pipeline, sql, epoch)?.batches)))
+    }
+
     /// The answer to a query that works, in a fixed order.
     pub(crate) fn rows(&self, sql: &str) -> Vec<Value> {
         sorted(self.query(sql).unwrap_or_else(|e| panic!("{sql}: {e}")))
