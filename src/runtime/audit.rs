@@ -112,7 +112,12 @@ impl Audit {
             let mut by_batch: HashMap<usize, (Vec<u64>, Vec<Option<i64>>)> = HashMap::new();
             for (hash, all) in &going {
                 for (batch, row) in all {
-                    let since = entered.get_mut(hash).and_then(Vec::pop).ok_or_else(|| {
+                    // Of equal rows the one that came last goes.
+                    let since = entered.get_mut(hash).and_then(|epochs| {
+                        let (at, _) = epochs.iter().enumerate().max_by_key(|(_, epoch)| **epoch)?;
+                        Some(epochs.swap_remove(at))
+                    });
+                    let since = since.ok_or_else(|| {
                         Error::internal("a row leaves a quarantine in which it is not").dataset(table.name())
                     })?;
                     let (rows, epochs) = by_batch.entry(*batch).or_default();
