@@ -24,6 +24,9 @@ pub(super) struct Run {
     /// Fix the wall clock: an ISO 8601 date or timestamp, UTC if it has no zone.
     #[arg(long, value_name = "TIMESTAMP", value_parser = wall)]
     wall: Option<DateTime<Utc>>,
+    /// After how long without a sign of life another run on the storage counts as dead, if its process cannot be asked about.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    lock_timeout: Duration,
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -31,6 +34,21 @@ pub(super) struct Run {
 
 fn default_workers() -> u16 {
     std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok()).unwrap_or(1)
+}
+
+fn duration(text: &str) -> std::result::Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => 0,
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis)) {
+        Some(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
+        _ => Err("expected a number and a unit, such as 500ms, 30s or 5m".to_owned()),
+    }
 }
 
 fn wall(text: &str) -> std::result::Result<DateTime<Utc>, String> {
@@ -60,6 +78,7 @@ impl Run {
             workers: usize::from(self.workers),
             wall: self.wall,
             progress: Some(progress(&spinner)),
+            lock_timeout: self.lock_timeout,
             ..RunOptions::default()
         };
         let report = runtime::run(&loaded.pipeline, &options);

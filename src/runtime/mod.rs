@@ -14,6 +14,7 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod lock;
 mod outside;
 mod preamble;
 mod query;
@@ -22,6 +23,8 @@ mod settle;
 mod supervisor;
 mod tables;
 mod worker;
+
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -45,6 +48,8 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
+    pub lock_timeout: Duration,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -52,7 +57,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, before_epoch: None }
+        RunOptions { workers: 1, wall: None, progress: None, lock_timeout: lock::LOCK_TIMEOUT, before_epoch: None }
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a run starts: storage, history, plan, backlog, tables, workers.
+//! How a run starts: storage, history, plan, backlog, lock, tables, workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
 use super::definitions::start;
+use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::supervisor::Supervisor;
@@ -16,9 +17,9 @@ use super::tables::{Tables, describe};
 use super::worker::Workers;
 use crate::dataflow::Start;
 use crate::error::{Error, Result};
-use crate::lake::{EpochLog, Lake};
+use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
-use crate::plan::analyze;
+use crate::plan::{Plan, analyze};
 
 /// Runs everything that is new.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
@@ -30,47 +31,46 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     // Scans start tasks of the runtime.
     let _context = io.enter();
     let lake = io.block_on(Lake::open(&pipeline.storage))?;
-    let (log, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
-    let plan = Arc::new(analyze(pipeline, &outside)?);
-    let begin = start(&plan, &history)?;
-    let mut report = RunReport {
-        pipeline: pipeline.name.clone(),
-        storage: lake.url().to_string(),
-        last_epoch: history.last_complete,
-        ..RunReport::default()
-    };
-    let mut backlog = Backlog::find(&plan, &history, io)?;
-    let begin = Start { compare: gone(&plan, &history, &lake, io)?.chain(begin.compare).collect(), ..begin };
-    if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() {
-        if history.last_complete.is_none() {
-            // Readers find empty tables rather than none.
-            Tables::open(&plan, &lake, &history, io)?;
-        }
-        report.tables = describe(&plan, &lake, &history);
+    let (_, seen) = io.block_on(EpochLog::load(&lake))?;
+    refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
+    let ready = Ready::find(pipeline, &lake, &seen, io)?;
+    if ready.is_idle(&seen) {
+        return Ok(ready.report(pipeline, &lake, &seen));
+    }
+    let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
+    let ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, &lake, &history, io)? };
+    let mut report = ready.report(pipeline, &lake, &history);
+    let mut tables = Tables::open(&ready.plan, &lake, &history, lock.generation, io)?;
+    if lock.took_over || history.open.is_some() {
+        // The run that began the epoch may be at a commit still, or wake up to one.
+        tables.fence(lock.generation, io)?;
+    }
+    if ready.is_done(&history) && tables.orphans.is_empty() {
+        // Readers find empty tables rather than none.
+        report.tables = describe(&ready.plan, &lake, &history);
         return Ok(report);
     }
-    let tables = Tables::open(&plan, &lake, &history, io)?;
-    if history.last_complete.is_none() && history.open.is_none() && tables.epochs.values().any(Option::is_some) {
+    if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
         return Err(Error::external(
             "EPOCH_LOG_MISSING",
             format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
         )
         .help("restore _silverflow/epochs; without it everything would be read a second time"));
     }
-    report.tables = describe(&plan, &lake, &history);
-    let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
+    let Ready { plan, start, mut backlog } = ready;
+    let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &begin, options, &events_out)?;
+    let workers = Workers::start(&plan, &start, options, &events_out)?;
     let mut supervisor = Supervisor {
         plan,
-        begin,
+        begin: start,
         compare,
         log,
         walls: history.walls.clone(),
         versions: history.versions.clone(),
         lake,
+        lock: &lock,
         io: io.clone(),
         mail: workers.mail(),
         events,
@@ -86,4 +86,42 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     outcome?;
     ended?;
     Ok(supervisor.report)
+}
+
+/// What there is to do, and how.
+struct Ready {
+    plan: Arc<Plan>,
+    start: Start,
+    backlog: Backlog,
+}
+
+impl Ready {
+    fn find(pipeline: &Pipeline, lake: &Lake, history: &History, io: &Handle) -> Result<Ready> {
+        let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
+        let plan = Arc::new(analyze(pipeline, &outside)?);
+        let start = start(&plan, history)?;
+        let backlog = Backlog::find(&plan, history, io)?;
+        let start = Start { compare: gone(&plan, history, lake, io)?.chain(start.compare).collect(), ..start };
+        Ok(Ready { plan, start, backlog })
+    }
+
+    /// Nothing is new, nothing is open, and the tables are there.
+    fn is_idle(&self, history: &History) -> bool {
+        history.last_complete.is_some() && self.is_done(history)
+    }
+
+    /// Nothing is new and nothing is open.
+    fn is_done(&self, history: &History) -> bool {
+        history.open.is_none() && self.backlog.is_empty() && self.start.compare.is_empty()
+    }
+
+    fn report(&self, pipeline: &Pipeline, lake: &Lake, history: &History) -> RunReport {
+        RunReport {
+            pipeline: pipeline.name.clone(),
+            storage: lake.url().to_string(),
+            last_epoch: history.last_complete,
+            tables: describe(&self.plan, lake, history),
+            ..RunReport::default()
+        }
+    }
 }

@@ -14,6 +14,7 @@ use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
+use super::lock::RunLock;
 use super::report::RunReport;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
@@ -32,6 +33,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) walls: BTreeMap<u64, i64>,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
+    pub(super) lock: &'a RunLock,
     pub(super) io: Handle,
     pub(super) mail: Mail,
     pub(super) events: Receiver<FromWorker>,
@@ -145,8 +147,8 @@ impl Supervisor<'_> {
 
     /// Cuts an epoch and sees it through.
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
-        let past = self.tables.epochs.values().copied().flatten().max().unwrap_or(0);
-        let epoch = self.log.history().next.max(past + 1).max(1);
+        self.lock.check()?;
+        let epoch = self.log.history().next.max(1);
         let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
         let source = |index: &usize| self.plan.sources.get(*index);
         let begin = Begin {

@@ -39,7 +39,7 @@ fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
 
 impl Tables {
     /// Opens every table of the plan, and makes those that are not there.
-    pub(super) fn open(plan: &Plan, lake: &Lake, history: &History, io: &Handle) -> Result<Tables> {
+    pub(super) fn open(plan: &Plan, lake: &Lake, history: &History, generation: u64, io: &Handle) -> Result<Tables> {
         let mut tables = Tables { open: BTreeMap::new(), epochs: BTreeMap::new(), orphans: BTreeSet::new() };
         for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
             let mut wanted = vec![(TableId::Rows(index), Some(&dataset.schema))];
@@ -62,13 +62,16 @@ impl Tables {
                         let spec = TableSpec {
                             comment,
                             properties: dataset.properties.clone(),
+                            generation,
                             ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)
                     }
                     None => {
                         tables.orphans.insert(id);
-                        io.block_on(Table::open(lake, &path))?
+                        let mut table = io.block_on(Table::open(lake, &path))?;
+                        table.iter_mut().try_for_each(|table| table.claim(generation))?;
+                        table
                     }
                 };
                 if let Some(table) = table {
@@ -78,6 +81,15 @@ impl Tables {
             }
         }
         Ok(tables)
+    }
+
+    /// Shuts earlier runs out of every table.
+    pub(super) fn fence(&mut self, generation: u64, io: &Handle) -> Result<()> {
+        for (id, (table, _)) in &mut self.open {
+            io.block_on(table.fence(generation))?;
+            self.epochs.insert(*id, table.epoch());
+        }
+        Ok(())
     }
 
     /// A table that no committer has taken yet.
