@@ -4,6 +4,7 @@ mod dry_run;
 mod init;
 mod query;
 mod run;
+mod verify;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ enum Command {
     Run(run::Run),
     /// Check a pipeline and show its graph, without touching data.
     DryRun(dry_run::DryRun),
+    /// Recompute every table from what is stored, and say what differs; writes nothing.
+    Verify(verify::Verify),
     /// Ask the pipeline's tables, as of the last complete epoch.
     Query(query::Query),
     /// Make a new project that runs.
@@ -54,6 +57,10 @@ impl Project {
     }
 }
 
+fn default_workers() -> u16 {
+    std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok()).unwrap_or(1)
+}
+
 /// Parses the arguments, runs the command, and gives the exit code: 0 done, 1 data, 2 user, 3 outside, 4 bug.
 pub(crate) fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SILVERFLOW_LOG")
@@ -70,6 +77,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(command) => command.run(),
         Command::DryRun(command) => command.run(),
+        Command::Verify(command) => command.run(),
         Command::Query(command) => command.run(),
         Command::Init(command) => command.run(),
     };

@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
 use silverflow::runtime::{self, Progress, RunOptions, RunReport};
 
-use super::{Project, print, with_remarks};
+use super::{Project, default_workers, print, with_remarks};
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -30,10 +30,6 @@ pub(super) struct Run {
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
-}
-
-fn default_workers() -> u16 {
-    std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok()).unwrap_or(1)
 }
 
 fn duration(text: &str) -> std::result::Result<Duration, String> {

@@ -15,6 +15,7 @@ mod tests;
 
 pub use batch::{Batch, relabel};
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
-pub use codec::Codec;
+pub use codec::{Codec, normalise};
+pub use eval::row_json;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};

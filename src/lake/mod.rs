@@ -6,6 +6,7 @@
 
 mod commit;
 mod compact;
+mod compare;
 mod data;
 mod epoch_log;
 mod epochs;
@@ -26,6 +27,7 @@ mod vector;
 
 pub use commit::{Commit, Committed};
 pub use compact::Maintained;
+pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};
 pub use epoch_log::EpochLog;
 pub use epochs::{Abort, Begin, Complete, FileId, Generation, History, Owner, Position};

@@ -22,6 +22,7 @@ mod report;
 mod settle;
 mod supervisor;
 mod tables;
+mod verify;
 mod worker;
 
 use std::time::Duration;
@@ -35,6 +36,7 @@ use crate::plan::{Plan, analyze};
 
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
+pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;

@@ -33,7 +33,8 @@ pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String
     }
 }
 
-fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
+/// The columns in which a dataset's table keeps rows of `schema`.
+pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
     if dataset.replay_point { with_epoch(schema) } else { Arc::clone(schema) }
 }
 

@@ -103,6 +103,24 @@ fn a_violated_contract_commits_nothing_and_names_flow_rule_and_rows() {
 }
 
 #[test]
+fn verify_tells_clean_from_different_by_the_exit_code() {
+    let project = orders();
+    silverflow(&project, &["verify"]).check(3, &["STORAGE_NOT_ACCESSIBLE"]);
+    silverflow(&project, &["run"]).check(0, &[]);
+    silverflow(&project, &["verify"]).check(0, &["at epoch 1, 3 of 3 tables are what their definitions say"]);
+    fs::remove_dir_all(project.path("lakehouse/main/default/orders")).unwrap();
+    let parts = ["TABLES_DIFFER", "main.default.orders: 0 rows, 1 missing", "the table is gone", "missing: {\"id\":1,"];
+    silverflow(&project, &["verify"]).check(1, &parts);
+    let verify = silverflow(&project, &["verify", "--json", "--workers", "2"]);
+    verify.check(1, &[]);
+    let report: Value = serde_json::from_str(&verify.out).unwrap();
+    assert_eq!((&report["clean"], &report["epoch"]), (&json!(false), &json!(1)));
+    let wrong: Vec<_> = report["tables"].as_array().unwrap().iter().filter(|t| t["missing"] != json!(0)).collect();
+    assert_eq!(wrong.len(), 1);
+    assert_eq!(wrong[0]["name"], json!("main.default.orders"));
+}
+
+#[test]
 fn a_dry_run_shows_the_graph_and_touches_nothing() {
     let project = orders();
     silverflow(&project, &["dry-run"]).check(0, &["raw", "orders", "keep", "has_key"]);

@@ -156,6 +156,7 @@ fn all_at_once() {
         }
         project.run(2).unwrap();
         check(&project, &feeds, &format!("seed {seed}"));
+        project.assert_clean(&format!("seed {seed}"));
     }
 }
 
@@ -174,6 +175,7 @@ fn a_run_for_each_batch_is_right_after_each() {
             project.run(1 + batch % 3).unwrap();
             check(&project, &arrived, &format!("seed {seed}, batch {batch}"));
         }
+        project.assert_clean(&format!("seed {seed}"));
     }
 }
 
@@ -191,5 +193,6 @@ fn one_event_an_epoch_in_any_order() {
         }
         project.run(4).unwrap();
         check(&project, &feeds, &format!("seed {seed}"));
+        project.assert_clean(&format!("seed {seed}"));
     }
 }

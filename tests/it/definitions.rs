@@ -49,6 +49,7 @@ fn an_edited_rule_moves_the_rows_whose_verdict_changes_and_no_others() {
     assert_eq!((table("history").inserted, table("history").deleted), (2, 1), "one version is cut in two by a third");
     assert!(!table("raw").committed);
     assert!(!project.run(2).unwrap().changed());
+    project.assert_clean("history");
 }
 
 #[test]
@@ -67,6 +68,7 @@ fn an_edited_query_rewrites_what_depends_on_it_once() {
         let sql = format!("SELECT * FROM {table}");
         assert_rows(table, &project.rows(&sql), &fresh.rows(&sql));
     }
+    project.assert_clean("there and back");
 }
 
 #[test]
@@ -82,6 +84,7 @@ fn a_dataset_that_is_added_later_starts_from_what_is_stored() {
     project.run(2).unwrap();
     let newest = [json!({"id": 1, "amount": 7}), json!({"id": 2, "amount": 500}), json!({"id": 3, "amount": 6})];
     assert_rows("newest", &project.rows("SELECT * FROM newest"), &newest);
+    project.assert_clean("newest");
 }
 
 #[test]

@@ -118,6 +118,10 @@ fn run_together(cases: &[&Case], shape: Shape, workers: usize) -> Result<Vec<Str
             wrong.extend(compare(&format!("{} update {update}", case.name), &actual, columns, rows));
         }
     }
+    if workers > 1 {
+        let verdict = project.verify().map_err(|e| e.to_string())?;
+        wrong.extend(verdict.tables.iter().filter(|table| !table.clean()).map(|table| format!("{table:?}")));
+    }
     Ok(wrong)
 }
 

@@ -87,6 +87,7 @@ fn a_table_of_another_pipeline_is_a_stream_or_a_reference() {
     assert_rows("copied", &project.rows("SELECT * FROM copied"), &copied);
     let priced = [json!({"id": 1, "price": 5}), json!({"id": 2, "price": 1})];
     assert_rows("priced", &project.rows("SELECT * FROM priced"), &priced);
+    project.assert_clean("priced");
 }
 
 const BACKFILLED: &str = "
@@ -125,6 +126,7 @@ fn a_once_flow_reads_what_is_there_when_it_first_runs_and_never_again() {
     ];
     assert_rows("later", &project.rows("SELECT * FROM history WHERE id = 2"), &second);
     assert_rows("never", &project.rows("SELECT id FROM history WHERE id = 3"), &[]);
+    project.assert_clean("backfilled");
 }
 
 #[test]
@@ -171,5 +173,6 @@ fn a_null_key_or_sequence_fails_the_epoch_or_waits_in_quarantine() {
     lenient.land("feed", "a", &rows);
     lenient.run(2).unwrap();
     assert_rows("newest", &lenient.rows("SELECT * FROM newest"), &[json!({"id": 1, "v": "a"})]);
+    lenient.assert_clean("lenient");
     assert_eq!(lenient.rows("SELECT * FROM newest_quarantine").len(), 2);
 }

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 use silverflow::error::Result;
 use silverflow::project;
-use silverflow::runtime::{self, RunOptions, RunReport};
+use silverflow::runtime::{self, RunOptions, RunReport, VerifyReport};
 use tempfile::TempDir;
 
 /// A project folder with `spark-pipeline.yml`, `transformations/pipeline.sql` and `landing/`.
@@ -82,6 +82,20 @@ impl Project {
     /// Runs with these options.
     pub(crate) fn run_with(&self, options: &RunOptions) -> Result<RunReport> {
         runtime::run(&project::load(&self.spec())?.pipeline, options)
+    }
+
+    /// Compares every table with what its definition says.
+    pub(crate) fn verify(&self) -> Result<VerifyReport> {
+        let options = RunOptions { workers: 2, ..RunOptions::default() };
+        runtime::verify(&project::load(&self.spec())?.pipeline, &options)
+    }
+
+    /// Fails unless every table is what its definition says.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self, context: &str) {
+        let report = self.verify().unwrap_or_else(|e| panic!("{context}: {e}"));
+        let wrong: Vec<_> = report.tables.iter().filter(|table| !table.clean()).collect();
+        assert!(report.clean && wrong.is_empty(), "{context}: {wrong:#?}");
     }
 
     /// The answer to a query.

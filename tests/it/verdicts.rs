@@ -143,6 +143,7 @@ fn verdicts_follow_their_references_run_by_run() {
             project.run(1 + batch % 2).unwrap();
             let context = format!("seed {seed}, batch {batch}");
             check_referenced(&project, &facts[..batch * 6 + 6], &changes[..batch * 3 + 3], &context);
+            project.assert_clean(&context);
         }
     }
 }
@@ -160,6 +161,7 @@ fn verdicts_follow_their_references_epoch_by_epoch() {
         }
         project.run(4).unwrap();
         check_referenced(&project, &facts, &changes, &format!("seed {seed}"));
+        project.assert_clean(&format!("seed {seed}"));
     }
 }
 
@@ -223,6 +225,7 @@ fn every_row_is_in_exactly_one_place_and_a_null_verdict_is_a_violation() {
         json!({"id": null, "_dq_failed": ["positive", "has_id"]}),
     ];
     assert_rows("quarantine", &project.rows("SELECT id, _dq_failed FROM judged_quarantine"), &quarantine);
+    project.assert_clean("judged");
 }
 
 const CLOCKED: &str = "
@@ -249,6 +252,7 @@ fn the_clock_is_the_wall_of_the_epoch_in_which_a_row_arrived() {
     let dated = [json!({"id": 1, "early": true}), json!({"id": 3, "early": false})];
     let seen: Vec<Value> = project.rows("SELECT * FROM dated").into_iter().filter(|row| row["id"] != 2).collect();
     assert_rows("dated", &seen, &dated);
+    project.assert_clean("dated");
 }
 
 #[test]
@@ -270,6 +274,7 @@ fn a_drop_rule_that_is_added_later_takes_no_stored_row_away() {
         &project.rows("SELECT * FROM bronze"),
         &[json!({"id": -1}), json!({"id": 1}), json!({"id": 2})],
     );
+    project.assert_clean("kept");
 }
 
 #[test]
