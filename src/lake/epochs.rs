@@ -87,6 +87,8 @@ pub struct Complete {
     pub epoch: u64,
     /// Delta version of every table at its end.
     pub versions: BTreeMap<String, i64>,
+    /// Sources of the beginning that were not read after all; they are where they were.
+    pub returned: BTreeSet<String>,
 }
 
 /// The end of an epoch whose changes are in no table; its sources are where they were.
@@ -159,8 +161,8 @@ impl History {
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
-        self.finished_once.extend(begin.once);
-        for (source, position) in begin.sources {
+        self.finished_once.extend(begin.once.into_iter().filter(|id| !complete.returned.contains(id)));
+        for (source, position) in begin.sources.into_iter().filter(|(id, _)| !complete.returned.contains(id)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))

@@ -10,7 +10,7 @@ use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake, Position, Table};
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaOptions, DeltaSource, FileSource};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource, is_unchanged};
 
 /// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
 pub(super) fn gone(
@@ -42,6 +42,14 @@ pub(super) fn gone(
         }
     }
     Ok(gone.into_iter())
+}
+
+/// Whether what an epoch was to read is outside as it was found. Of tables this is not known before they are read.
+pub(super) fn is_there(position: &Position) -> bool {
+    match position {
+        Position::Files(files) => files.iter().all(is_unchanged),
+        Position::Delta { .. } => true,
+    }
 }
 
 /// What is new outside, by source.

@@ -101,8 +101,8 @@ impl RunLock {
             }
             Last::Silent(last, silence) => {
                 say(&format!(
-                    "taking over from a run that has given no sign of life for {} s: {}",
-                    silence.as_secs(),
+                    "taking over from a run that has given no sign of life for {:.1} s: {}",
+                    silence.as_secs_f64(),
                     last.owner
                 ));
                 Some(last)
@@ -217,7 +217,7 @@ async fn judge(lake: &Lake, history: &History, heartbeat: &Heartbeat, timeout: D
         format!("another run owns {} (generation {}: {})", lake.display(""), last.generation, last.owner),
     )
     .help(format!(
-        "wait until it has ended, or stop it; a run that gives no sign of life for {} s is taken over",
-        timeout.max(beat * 3).as_secs()
+        "wait until it has ended, or stop it; a run that gives no sign of life for {:?} is taken over",
+        timeout.max(beat * 3)
     )))
 }

@@ -33,8 +33,15 @@ impl Supervisor<'_> {
 
     /// Commits an epoch to all tables, replay points first, and marks it complete.
     ///
-    /// With `hold`, tables that are to be set by comparison are left for the next epoch.
-    pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
+    /// With `hold`, tables that are to be set by comparison are left for the next epoch. Sources that are `returned` come
+    /// again.
+    pub(super) fn settle(
+        &mut self,
+        begin: &Begin,
+        mut computed: Computed,
+        hold: bool,
+        returned: BTreeSet<String>,
+    ) -> Result<()> {
         let epoch = begin.epoch;
         let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
         let replay = |table: &TableId| match table {
@@ -74,7 +81,7 @@ impl Supervisor<'_> {
                 return Err(error);
             }
         }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
+        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone(), returned }))?;
         for (dataset, counts) in &computed.counts {
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);

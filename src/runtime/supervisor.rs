@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::Backlog;
+use super::backlog::{Backlog, is_there};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper};
@@ -79,54 +79,66 @@ impl Supervisor<'_> {
     }
 
     /// Finishes the epoch that an earlier run began. If nothing of it is stored and it cannot be read as recorded, or
-    /// definitions have changed since, it is aborted: its input comes again in a new epoch.
+    /// definitions have changed since, it is aborted: its input comes again in a new epoch. So does the input of sources
+    /// that cannot be read as recorded, if only that of others is stored.
     fn finish(&mut self, open: Begin, say: &dyn Fn(&str)) -> Result<()> {
         let epoch = open.epoch;
         let same = open.fingerprints == fingerprints(&self.plan);
         let index_of = |id: &str| self.plan.sources.iter().position(|s| s.id == id);
-        let mut share = BTreeMap::new();
-        let mut stored = BTreeSet::new();
-        for (id, position) in &open.sources {
-            let Some(index) = index_of(id) else { continue };
-            let kept = keeper(&self.plan, index).is_some_and(|at| {
-                [TableId::Rows(at), TableId::Quarantine(at)]
-                    .iter()
-                    .any(|t| self.tables.epochs.get(t).copied().flatten().is_some_and(|e| e >= epoch))
-            });
-            if kept {
-                stored.insert(index);
-            } else {
-                share.insert(index, position.clone());
-            }
-        }
-        if stored.is_empty() && !same {
+        let untouched = !self.tables.epochs.values().flatten().any(|at| *at >= epoch);
+        if untouched && !same {
             say(&format!("epoch {epoch} was interrupted before anything was stored; its input is read again"));
             return self.abort(epoch, "superseded by changed definitions".to_owned());
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
+        let (mut share, mut stored, mut returned) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for (id, position) in &open.sources {
+            let Some(index) = index_of(id) else { continue };
+            let held = keeper(&self.plan, index).map(|at| self.hold(at, epoch)).unwrap_or_default();
+            let (all, any) = (!held.contains(&false), held.contains(&true));
+            if any && (all || !is_there(position)) {
+                stored.insert(index);
+            } else if untouched || is_there(position) {
+                // Also where a part is stored: the rest of it may not be.
+                share.insert(index, position.clone());
+            } else {
+                returned.insert(id.clone());
+            }
+        }
         self.walls.insert(epoch, open.wall_micros);
-        for index in stored.iter().copied() {
+        for index in stored {
             self.replay_stored(index, epoch)?;
         }
-        let none_stored = stored.is_empty();
         match self.compute(epoch, open.wall_micros, &share) {
-            Ok(computed) => self.settle(&open, computed, !same),
-            Err(error) if none_stored && error.fault() == Fault::External => {
-                self.abort(epoch, error.to_string())?;
+            Ok(computed) => self.settle(&open, computed, !same, returned),
+            Err(error) => {
+                // A bug of ours says nothing about the input.
+                if untouched && error.fault() != Fault::Internal {
+                    self.abort(epoch, error.to_string())?;
+                }
                 Err(error)
             }
-            Err(error) => Err(error),
         }
+    }
+
+    /// For each table of a dataset, whether it holds the epoch.
+    fn hold(&self, dataset: usize, epoch: u64) -> Vec<bool> {
+        let tables = [TableId::Rows(dataset), TableId::Quarantine(dataset)];
+        let epochs = tables.iter().filter_map(|table| self.tables.epochs.get(table));
+        epochs.map(|at| at.is_some_and(|at| at >= epoch)).collect()
     }
 
     /// Rows of an interrupted epoch that its replay point holds already.
     fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
-        for (id, inlet, schema) in [
-            (TableId::Rows(at), Inlet::Rows(at), Some(&dataset.schema)),
-            (TableId::Quarantine(at), Inlet::Quarantine(at), dataset.quarantine.as_ref()),
-        ] {
+        let rows = (Inlet::Rows(at), Some(&dataset.schema));
+        // Under changed expectations what was in quarantine is judged again.
+        let quarantine = match self.begin.rejudge.contains(&at) {
+            true => rows,
+            false => (Inlet::Quarantine(at), dataset.quarantine.as_ref()),
+        };
+        for (id, (inlet, schema)) in [(TableId::Rows(at), rows), (TableId::Quarantine(at), quarantine)] {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
@@ -166,7 +178,7 @@ impl Supervisor<'_> {
         match self.compute(epoch, wall, &share) {
             Ok(computed) => {
                 say(&format!("epoch {epoch}: committing"));
-                self.settle(&begin, computed, false)
+                self.settle(&begin, computed, false, BTreeSet::new())
             }
             Err(error) => {
                 // A bug of ours says nothing about the input: the epoch stays open and is tried again.

@@ -23,7 +23,7 @@ fn begin(epoch: u64, files: &[&str]) -> Begin {
 }
 
 fn complete(epoch: u64) -> Complete {
-    Complete { epoch, versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into() }
+    Complete { epoch, versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(), returned: BTreeSet::new() }
 }
 
 fn abort(epoch: u64) -> Abort {
