@@ -1,5 +1,6 @@
 //! silverflow runs declarative data pipelines on timely and differential dataflow and keeps the results in Delta tables.
 
+pub mod bench;
 pub mod dataflow;
 pub mod error;
 pub mod lake;

@@ -1,5 +1,6 @@
 //! The command line: one file a command, thin over the library.
 
+mod bench;
 mod dry_run;
 mod init;
 mod query;
@@ -35,6 +36,8 @@ enum Command {
     Query(query::Query),
     /// Make a new project that runs.
     Init(init::Init),
+    /// Measure the product on this machine.
+    Bench(bench::Bench),
 }
 
 /// Which project.
@@ -80,6 +83,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Verify(command) => command.run(),
         Command::Query(command) => command.run(),
         Command::Init(command) => command.run(),
+        Command::Bench(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

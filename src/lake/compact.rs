@@ -151,12 +151,7 @@ impl Table {
             .load_delta(&self.location, Some(self.version))
             .await?
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
-        create_checkpoint(&delta, None).await.map_err(failed)?;
-        let prefix = format!("{:020}.checkpoint", self.version);
-        let log = format!("{}/_delta_log", self.location);
-        let written =
-            self.lake.list(&log).await?.into_iter().filter(|x| x.starts_with(&prefix) || x == "_last_checkpoint");
-        self.lake.sync(written.map(|x| format!("{log}/{x}")).collect()).await
+        create_checkpoint(&delta, None).await.map_err(failed)
     }
 }
 

@@ -158,13 +158,15 @@ mod tests {
 
     use url::Url;
 
+    use super::super::faults::Guard;
+    use super::super::objects::Objects;
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_run_lives_until_it_ends_and_is_abandoned_when_its_process_lets_go() {
         let folder = tempfile::tempdir().unwrap();
         let local = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        let store = Arc::new(object_store::memory::InMemory::new());
+        let store = Objects::remote(Arc::new(object_store::memory::InMemory::new()), Guard::default());
         let remote = Lake::with_store(store, &Url::parse("memory:///runs").unwrap()).unwrap();
         for (lake, locks) in [(local, true), (remote, false)] {
             let one = Heartbeat::start(&lake, "1", "one".into()).await.unwrap();

@@ -8,12 +8,16 @@ mod commit;
 mod compact;
 mod compare;
 mod data;
+mod disk;
 mod epoch_log;
 mod epochs;
 pub mod external;
+#[doc(hidden)]
+pub mod faults;
 pub mod heartbeat;
 mod index;
 mod log;
+mod objects;
 pub mod query;
 mod scan;
 pub mod schemas;

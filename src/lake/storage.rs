@@ -1,9 +1,8 @@
 //! The storage of a pipeline: durable writes, put-if-absent, reads and listings, on a local disk or an object store.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,6 +11,9 @@ use futures::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use url::Url;
 
+use super::disk::Disk;
+use super::faults::{Faults, Guard};
+use super::objects::Objects;
 use crate::error::{Error, Result};
 use crate::pipeline::TableName;
 
@@ -35,8 +37,8 @@ struct Inner {
 
 #[derive(Debug)]
 enum Backend {
-    Local(PathBuf),
-    Remote { store: Arc<dyn ObjectStore>, prefix: object_store::path::Path },
+    Local(Disk),
+    Remote { store: Objects, prefix: object_store::path::Path },
 }
 
 /// Something that Parquet can be read from.
@@ -55,58 +57,65 @@ impl Lake {
     /// `STORAGE_NOT_ACCESSIBLE` (external) if the folder cannot be created or its parent is missing;
     /// `UNSUPPORTED_STORAGE` (user) for a URL that this build cannot open.
     pub async fn open(storage: &str) -> Result<Lake> {
+        Lake::open_at(storage, true, Guard::default()).await
+    }
+
+    /// As [`open`](Self::open), for a folder that must be there already.
+    pub(crate) async fn existing(storage: &str) -> Result<Lake> {
+        Lake::open_at(storage, false, Guard::default()).await
+    }
+
+    /// As [`open`](Self::open), with someone who watches each step and can let it fail.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub async fn open_watched(storage: &str, faults: Arc<dyn Faults>) -> Result<Lake> {
+        Lake::open_at(storage, true, Guard::watched(faults)).await
+    }
+
+    /// The local folder at `path`, used as an object store is, with someone who watches each step and can let it fail.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn watched_objects(path: &Path, faults: Arc<dyn Faults>) -> Result<Lake> {
+        let url = Url::from_directory_path(path)
+            .map_err(|()| Error::internal(format!("no URL for the folder {}", path.display())))?;
+        let store = object_store::local::LocalFileSystem::new();
+        Lake::with_store(Objects::remote(Arc::new(store), Guard::watched(faults)), &url)
+    }
+
+    async fn open_at(storage: &str, create: bool, guard: Guard) -> Result<Lake> {
         match Url::parse(storage) {
             Ok(url) if url.scheme() == "file" => {
                 let path = url.to_file_path().map_err(|()| {
                     Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path"))
                 })?;
-                Lake::open_local(&path, true).await
+                Lake::open_local(&path, create, guard).await
             }
             // A scheme of one letter is a drive.
-            Ok(url) if url.scheme().len() > 1 => Lake::open_remote(&url),
-            _ => Lake::open_local(Path::new(storage), true).await,
+            Ok(url) if url.scheme().len() > 1 => Lake::open_remote(&url, guard),
+            _ => Lake::open_local(Path::new(storage), create, guard).await,
         }
     }
 
-    /// As [`open`](Self::open), for a folder that must be there already.
-    pub(crate) async fn existing(storage: &str) -> Result<Lake> {
-        match Url::parse(storage) {
-            Ok(url) if url.scheme() == "file" => match url.to_file_path() {
-                Ok(path) => Lake::open_local(&path, false).await,
-                Err(()) => Err(Error::user("UNSUPPORTED_STORAGE", format!("{storage} is not the URL of a local path"))),
-            },
-            Ok(url) if url.scheme().len() > 1 => Lake::open_remote(&url),
-            _ => Lake::open_local(Path::new(storage), false).await,
-        }
-    }
-
-    async fn open_local(path: &Path, create: bool) -> Result<Lake> {
+    async fn open_local(path: &Path, create: bool, guard: Guard) -> Result<Lake> {
         let path = path.to_owned();
         blocking(move || {
-            let inaccessible = |e: io::Error| {
+            let disk = Disk::open(&path, create, guard).map_err(|e| {
                 Error::external("STORAGE_NOT_ACCESSIBLE", format!("cannot open the storage {}", path.display()))
                     .caused_by(e)
                     .help("create the folder above it, or give another `storage`")
-            };
-            match if create { fs::create_dir(&path) } else { Ok(()) } {
-                Ok(()) if !create => {}
-                Ok(()) => sync_folder(path.parent().filter(|x| !x.as_os_str().is_empty()).unwrap_or(Path::new(".")))
-                    .map_err(inaccessible)?,
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(inaccessible(e)),
-            }
-            let path = fs::canonicalize(&path).map_err(inaccessible)?;
-            if !path.is_dir() {
-                return Err(inaccessible(io::Error::from(io::ErrorKind::NotADirectory)));
-            }
-            let root = Url::from_directory_path(&path)
-                .map_err(|()| Error::internal(format!("no URL for the folder {}", path.display())))?;
-            Ok(Lake { inner: Arc::new(Inner { root, backend: Backend::Local(path) }) })
+            })?;
+            let root = Url::from_directory_path(disk.root())
+                .map_err(|()| Error::internal(format!("no URL for the folder {}", disk.root().display())))?;
+            Ok(Lake { inner: Arc::new(Inner { root, backend: Backend::Local(disk) }) })
         })
         .await
     }
 
-    fn open_remote(url: &Url) -> Result<Lake> {
+    fn open_remote(url: &Url, guard: Guard) -> Result<Lake> {
         let (feature, compiled) = match url.scheme() {
             "s3" | "s3a" => ("s3", cfg!(feature = "s3")),
             "az" | "azure" | "abfs" | "abfss" | "adl" => ("azure", cfg!(feature = "azure")),
@@ -126,11 +135,11 @@ impl Lake {
         let options = std::env::vars().map(|(k, v)| (k.to_lowercase(), v));
         let (store, _) = object_store::parse_url_opts(url, options)
             .map_err(|e| Error::user("UNSUPPORTED_STORAGE", format!("cannot open the storage {url}")).caused_by(e))?;
-        Lake::with_store(Arc::from(store), url)
+        Lake::with_store(Objects::remote(Arc::from(store), guard), url)
     }
 
     /// The storage in an object store, under the path of `url`.
-    pub(crate) fn with_store(store: Arc<dyn ObjectStore>, url: &Url) -> Result<Lake> {
+    pub(crate) fn with_store(store: Objects, url: &Url) -> Result<Lake> {
         let mut root = url.clone();
         if !root.path().ends_with('/') {
             root.set_path(&format!("{}/", root.path()));
@@ -165,7 +174,7 @@ impl Lake {
     /// A location as people know it: a path on a local disk, else a URL.
     pub fn display(&self, location: &str) -> String {
         match &self.inner.backend {
-            Backend::Local(root) => root.join(location).display().to_string(),
+            Backend::Local(disk) => disk.root().join(location).display().to_string(),
             Backend::Remote { .. } => format!("{}{location}", self.inner.root),
         }
     }
@@ -173,7 +182,7 @@ impl Lake {
     /// The local folder of the storage, if it is on a local disk.
     pub fn local_root(&self) -> Option<&Path> {
         match &self.inner.backend {
-            Backend::Local(root) => Some(root),
+            Backend::Local(disk) => Some(disk.root()),
             Backend::Remote { .. } => None,
         }
     }
@@ -188,10 +197,13 @@ impl Lake {
     /// (Self::put_new) does. They are durable before it is visible.
     pub(crate) async fn publish(&self, files: Vec<(String, Vec<u8>)>, location: &str, bytes: Vec<u8>) -> Result<bool> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let (root, path) = (root.clone(), root.join(location));
-                blocking(move || publish_local(&root, &files, &path, &bytes).map_err(|(path, e)| write_error(&path, e)))
-                    .await
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(location));
+                blocking(move || {
+                    let files: Vec<_> = files.into_iter().map(|(x, bytes)| (disk.root().join(x), bytes)).collect();
+                    disk.publish(&files, &path, &bytes).map_err(|(path, e)| write_error(&path, e))
+                })
+                .await
             }
             Backend::Remote { store, prefix } => {
                 let puts = files.into_iter().map(|(location, bytes)| {
@@ -215,14 +227,9 @@ impl Lake {
     /// The contents of a file; `None` if there is none.
     pub(crate) async fn get(&self, location: &str) -> Result<Option<Vec<u8>>> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let path = root.join(location);
-                blocking(move || match fs::read(&path) {
-                    Ok(bytes) => Ok(Some(bytes)),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-                    Err(e) => Err(read_error(&path.display().to_string(), e)),
-                })
-                .await
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(location));
+                blocking(move || disk.read(&path).map_err(|e| read_error(&path.display().to_string(), e))).await
             }
             Backend::Remote { store, prefix } => {
                 let failed = |e| store_error("read", &self.display(location), e);
@@ -235,12 +242,12 @@ impl Lake {
         }
     }
 
-    /// Puts a small object in place of whatever is there. On a local disk it is not made durable.
+    /// Puts a small object in place of whatever is there, durable when this returns.
     pub(crate) async fn replace(&self, location: &str, bytes: Vec<u8>) -> Result<()> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let path = root.join(location);
-                blocking(move || fs::write(&path, bytes).map_err(|e| write_error(&path, e))).await
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(location));
+                blocking(move || disk.replace(&path, &bytes).map_err(|(path, e)| write_error(&path, e))).await
             }
             Backend::Remote { store, prefix } => {
                 let put = store.put(&join(prefix, location), PutPayload::from(bytes)).await;
@@ -252,9 +259,9 @@ impl Lake {
     /// When a file was last written, by the storage's clock; `None` if there is none.
     pub(crate) async fn modified(&self, location: &str) -> Result<Option<SystemTime>> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let path = root.join(location);
-                blocking(move || match fs::metadata(&path).and_then(|found| found.modified()) {
+            Backend::Local(disk) => {
+                let path = disk.root().join(location);
+                blocking(move || match std::fs::metadata(&path).and_then(|found| found.modified()) {
                     Ok(modified) => Ok(Some(modified)),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                     Err(e) => Err(read_error(&path.display().to_string(), e)),
@@ -272,9 +279,9 @@ impl Lake {
     /// Names of the files right in a folder, sorted; empty if there is no such folder.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>> {
         let mut names = match &self.inner.backend {
-            Backend::Local(root) => {
-                let path = root.join(folder);
-                blocking(move || list_local(&path).map_err(|e| read_error(&path.display().to_string(), e))).await?
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(folder));
+                blocking(move || disk.list(&path).map_err(|e| read_error(&path.display().to_string(), e))).await?
             }
             Backend::Remote { store, prefix } => {
                 let folder = join(prefix, folder);
@@ -298,16 +305,11 @@ impl Lake {
     /// Removes files; one that is gone already is no error.
     pub(crate) async fn remove(&self, locations: Vec<String>) -> Result<()> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let root = root.clone();
+            Backend::Local(disk) => {
+                let disk = disk.clone();
                 blocking(move || {
-                    for path in locations.iter().map(|x| root.join(x)) {
-                        match fs::remove_file(&path) {
-                            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(write_error(&path, e)),
-                            _ => {}
-                        }
-                    }
-                    Ok(())
+                    let mut paths = locations.iter().map(|x| disk.root().join(x));
+                    paths.try_for_each(|path| disk.remove(&path).map_err(|e| write_error(&path, e)))
                 })
                 .await
             }
@@ -323,27 +325,12 @@ impl Lake {
         }
     }
 
-    /// Makes files durable that another library wrote.
-    pub(crate) async fn sync(&self, locations: Vec<String>) -> Result<()> {
-        let Backend::Local(root) = &self.inner.backend else { return Ok(()) };
-        let root = root.clone();
-        blocking(move || {
-            let mut folders = BTreeSet::new();
-            for path in locations.iter().map(|x| root.join(x)) {
-                File::open(&path).and_then(|f| f.sync_all()).map_err(|e| write_error(&path, e))?;
-                folders.extend(path.parent().map(Path::to_owned));
-            }
-            folders.iter().try_for_each(|x| sync_folder(x).map_err(|e| write_error(x, e)))
-        })
-        .await
-    }
-
     /// Opens a file for reading Parquet. Blocks: for a thread that may.
     pub(crate) fn input(&self, location: &str, runtime: &tokio::runtime::Handle) -> Result<Input> {
         match &self.inner.backend {
-            Backend::Local(root) => {
-                let path = root.join(location);
-                File::open(&path).map(Input::File).map_err(|e| read_error(&path.display().to_string(), e))
+            Backend::Local(disk) => {
+                let path = disk.root().join(location);
+                disk.open_file(&path).map(Input::File).map_err(|e| read_error(&path.display().to_string(), e))
             }
             Backend::Remote { .. } => match runtime.block_on(self.get(location))? {
                 Some(bytes) => Ok(Input::Bytes(bytes)),
@@ -355,7 +342,7 @@ impl Lake {
     /// The URL of a table, ending in `/`.
     pub(crate) fn table_url(&self, location: &str) -> Result<Url> {
         match &self.inner.backend {
-            Backend::Local(root) => Url::from_directory_path(root.join(location))
+            Backend::Local(disk) => Url::from_directory_path(disk.root().join(location))
                 .map_err(|()| Error::internal(format!("no URL for the folder {}", self.display(location)))),
             Backend::Remote { .. } => self
                 .inner
@@ -375,10 +362,12 @@ impl Lake {
                 .caused_by(e)
         };
         let url = self.table_url(location)?;
-        let mut builder = DeltaTableBuilder::from_url(url.clone()).map_err(failed)?;
-        if let Backend::Remote { store, .. } = &self.inner.backend {
-            builder = builder.with_storage_backend(Arc::clone(store), url);
-        }
+        let store = match &self.inner.backend {
+            Backend::Local(disk) => Objects::local(disk),
+            Backend::Remote { store, .. } => store.clone(),
+        };
+        let mut builder =
+            DeltaTableBuilder::from_url(url.clone()).map_err(failed)?.with_storage_backend(Arc::new(store), url);
         if let Some(version) = version {
             builder = builder.with_version(as_version(version)?);
         }
@@ -446,125 +435,19 @@ fn store_error(verb: &str, path: &str, e: object_store::Error) -> Error {
     Error::external("STORAGE_FAILED", format!("cannot {verb} {path}")).caused_by(e)
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// Creates a folder under `root` and the missing ones above it, and makes the new entries durable.
-fn create_folders(root: &Path, folder: &Path) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let parent = folder.parent().filter(|x| x.starts_with(root));
-    if let Some(parent) = parent {
-        create_folders(root, parent)?;
-    }
-    match fs::create_dir(folder) {
-        Ok(()) => parent.map_or(Ok(()), sync_folder),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
-fn write_new(root: &Path, path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    let mut file = match options.open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            path.parent().map_or(Ok(()), |folder| create_folders(root, folder))?;
-            options.open(path)?
-        }
-        other => other?,
-    };
-    file.write_all(bytes)?;
-    Ok(file)
-}
-
-/// Syncs files and folders side by side: a disk does many at once for little more than one.
-fn sync_together(files: &[(PathBuf, File)]) -> Result<(), (PathBuf, io::Error)> {
-    let sync = |(path, file): &(PathBuf, File)| file.sync_all().map_err(|e| (path.clone(), e));
-    let Some((first, rest)) = files.split_first() else { return Ok(()) };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = rest.iter().map(|x| scope.spawn(move || sync(x))).collect();
-        let own = sync(first);
-        let stopped = |_| Err((PathBuf::new(), io::Error::other("a thread stopped")));
-        others.into_iter().map(|x| x.join().unwrap_or_else(stopped)).fold(own, |all, x| all.and(x))
-    })
-}
-
-/// Everything that the new file refers to, and its own bytes under a temporary name, are durable before its real name
-/// links to them, so that neither a reader nor a crash meets a part of it. Listings of an object store leave out names
-/// that end in `#` and digits.
-fn publish_local(
-    root: &Path,
-    files: &[(String, Vec<u8>)],
-    path: &Path,
-    bytes: &[u8],
-) -> Result<bool, (PathBuf, io::Error)> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |e: io::Error| (path, e)
-    };
-    let folder = path.parent().ok_or_else(|| at(path)(io::ErrorKind::InvalidInput.into()))?;
-    let mut temporary = path.file_name().unwrap_or_default().to_owned();
-    temporary.push(format!("#{}", uuid::Uuid::new_v4().as_u128() >> 64));
-    let temporary = folder.join(temporary);
-    let staged = || {
-        let mut open = Vec::with_capacity(files.len() * 2 + 1);
-        let mut folders = BTreeSet::new();
-        open.push((temporary.clone(), write_new(root, &temporary, bytes).map_err(at(&temporary))?));
-        for (location, bytes) in files {
-            let path = root.join(location);
-            open.push((path.clone(), write_new(root, &path, bytes).map_err(at(&path))?));
-            folders.extend(path.parent().map(Path::to_owned));
-        }
-        for folder in folders {
-            open.push((folder.clone(), File::open(&folder).map_err(at(&folder))?));
-        }
-        sync_together(&open)?;
-        match fs::hard_link(&temporary, path) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(e) => Err(at(path)(e)),
-        }
-    };
-    let created = staged();
-    let removed = fs::remove_file(&temporary);
-    let created = created?;
-    removed.map_err(at(&temporary))?;
-    sync_folder(folder).map_err(at(folder))?;
-    Ok(created)
-}
-
-fn list_local(path: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if !entry.file_type()?.is_dir()
-            && let Ok(name) = entry.file_name().into_string()
-            && !name.contains('#')
-        {
-            names.push(name);
-        }
-    }
-    Ok(names)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     async fn lakes() -> (tempfile::TempDir, [Lake; 2]) {
         let folder = tempfile::tempdir().unwrap();
         let local = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
         let store = Arc::new(object_store::memory::InMemory::new());
-        let remote = Lake::with_store(store, &Url::parse("memory:///a/b").unwrap()).unwrap();
+        let remote =
+            Lake::with_store(Objects::remote(store, Guard::default()), &Url::parse("memory:///a/b").unwrap()).unwrap();
         (folder, [local, remote])
     }
 

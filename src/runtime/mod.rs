@@ -15,6 +15,7 @@ mod definitions;
 mod hydrate;
 mod ingress;
 mod lock;
+mod memory;
 mod outside;
 mod preamble;
 mod query;
@@ -34,6 +35,7 @@ use crate::lake::Lake;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
@@ -52,6 +54,9 @@ pub struct RunOptions {
     pub progress: Option<Progress>,
     /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
     pub lock_timeout: Duration,
+    /// The pipeline's storage, opened before; for tests of its failures.
+    #[doc(hidden)]
+    pub lake: Option<Lake>,
     /// Called on a worker before it takes in an epoch; for tests of containment.
     #[doc(hidden)]
     pub before_epoch: Option<fn(usize, u64)>,
@@ -59,7 +64,14 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, progress: None, lock_timeout: lock::LOCK_TIMEOUT, before_epoch: None }
+        RunOptions {
+            workers: 1,
+            wall: None,
+            progress: None,
+            lock_timeout: lock::LOCK_TIMEOUT,
+            lake: None,
+            before_epoch: None,
+        }
     }
 }
 

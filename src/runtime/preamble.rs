@@ -30,7 +30,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     // Scans start tasks of the runtime.
     let _context = io.enter();
-    let lake = io.block_on(Lake::open(&pipeline.storage))?;
+    let lake = match &options.lake {
+        Some(lake) => lake.clone(),
+        None => io.block_on(Lake::open(&pipeline.storage))?,
+    };
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
     let ready = Ready::find(pipeline, &lake, &seen, io)?;

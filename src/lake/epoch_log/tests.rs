@@ -5,6 +5,8 @@ use std::sync::Arc;
 use url::Url;
 
 use super::*;
+use crate::lake::faults::Guard;
+use crate::lake::objects::Objects;
 use crate::lake::{FileId, Position};
 
 fn begin(epoch: u64, files: &[&str]) -> Begin {
@@ -35,7 +37,11 @@ fn owner(id: &str) -> Owner {
 }
 
 fn lake() -> Lake {
-    Lake::with_store(Arc::new(object_store::memory::InMemory::new()), &Url::parse("memory:///log").unwrap()).unwrap()
+    Lake::with_store(
+        Objects::remote(Arc::new(object_store::memory::InMemory::new()), Guard::default()),
+        &Url::parse("memory:///log").unwrap(),
+    )
+    .unwrap()
 }
 
 /// A log that a run has taken.
