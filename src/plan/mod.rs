@@ -70,6 +70,8 @@ pub struct PlanLint {
 pub struct Source {
     /// Stable name: the flow that first read it, with a number where it reads several.
     pub id: String,
+    /// The flow that reads it.
+    pub flow: String,
     /// What it is.
     pub kind: SourceKind,
     /// Columns.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use tokio::runtime::Handle;
 
 use super::definitions::table_key;
+use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake, Position, Table};
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaOptions, DeltaSource, FileSource};
+use crate::sources::{DeltaOptions, DeltaSource, FileSource, is_unchanged};
 
 /// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
 pub(super) fn gone(
@@ -44,6 +45,14 @@ pub(super) fn gone(
     Ok(gone.into_iter())
 }
 
+/// Whether what an epoch was to read is outside as it was found. Of tables this is not known before they are read.
+pub(super) fn is_there(position: &Position) -> bool {
+    match position {
+        Position::Files(files) => files.iter().all(is_unchanged),
+        Position::Delta { .. } => true,
+    }
+}
+
 /// What is new outside, by source.
 pub(super) struct Backlog {
     positions: BTreeMap<usize, Position>,
@@ -52,16 +61,19 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
+    pub(super) fn find(plan: &Plan, history: &History, intent: &Intent, io: &Handle) -> Result<Backlog> {
         let (mut positions, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
-            if history.finished_once.contains(&source.id) {
+            if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
                 continue;
             }
             let position = match &source.kind {
                 SourceKind::Files(read) => {
                     let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
-                    limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
+                    // What replaces a table comes in one commit.
+                    if !intent.forgotten.contains(&index) {
+                        limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
+                    }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
                     let found = files

@@ -33,7 +33,7 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     }
     for (index, source) in plan.sources.iter().enumerate() {
         if let Some(keeper) = keeper(plan, index).and_then(|at| plan.datasets.get(at)) {
-            all.insert(format!("{SOURCE}{}", source.id), keeper.label());
+            all.insert(source_key(&source.id), keeper.label());
         }
     }
     all
@@ -48,7 +48,7 @@ pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String
     for (index, source) in plan.sources.iter().enumerate() {
         let target = target(plan, index).map(DatasetPlan::label).unwrap_or_default();
         let about = [("target".to_owned(), target), ("place".to_owned(), place(&source.kind))];
-        all.insert(format!("{SOURCE}{}", source.id), about.into());
+        all.insert(source_key(&source.id), about.into());
     }
     all.retain(|name, parts| history.parts.get(name) != Some(parts));
     all
@@ -103,15 +103,20 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         let label = dataset.label();
         let before = history.fingerprints.get(&label);
+        let behind = history.behind.contains(&label);
         // A new replay point has nothing to begin with.
-        if before == Some(&dataset.fingerprint) || before.is_none() && dataset.replay_point {
+        if before == Some(&dataset.fingerprint) && !behind || before.is_none() && dataset.replay_point {
             continue;
         }
-        let reasons = match (before, history.parts.get(&label)) {
+        let mut reasons = match (before, history.parts.get(&label)) {
             (None, _) => vec!["it is new".to_owned()],
             (Some(_), Some(parts)) if *parts != dataset.parts => reasons(parts, &dataset.parts),
+            _ if behind => Vec::new(),
             _ => vec!["its definition has changed".to_owned()],
         };
+        if behind {
+            reasons.push("it took no part in an earlier run".to_owned());
+        }
         changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
     }
     changes
@@ -190,10 +195,10 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.
 fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = Error> + 'a {
-    let known = |id: &str| history.fingerprints.contains_key(&format!("{SOURCE}{id}"));
+    let known = |id: &str| history.fingerprints.contains_key(&source_key(id));
     history.fingerprints.iter().filter_map(move |(name, keeper)| {
         let id = name.strip_prefix(SOURCE)?;
-        if plan.sources.iter().any(|s| s.id == id) || history.dropped.contains(id) {
+        if plan.sources.iter().any(|s| s.id == id) {
             return None;
         }
         let about = |part| history.parts.get(name).and_then(|parts| parts.get(part));
@@ -202,7 +207,10 @@ fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = 
             let feeds = self::target(plan, *index).map(DatasetPlan::label);
             !known(&source.id) && (about("place") == Some(&place(&source.kind)) || about("target") == feeds.as_ref())
         });
-        let (flow, heir) = (flow_of(id), heir.map(|(_, source)| flow_of(&source.id)));
+        let flow = flow_of(id);
+        // Users know it by its last name.
+        let flow = history.renamed.iter().find(|(_, origin)| **origin == flow).map_or(flow, |(name, _)| name.clone());
+        let heir = heir.map(|(_, source)| source.flow.clone());
         let fed = target.map_or_else(|| keeper.clone(), DatasetPlan::label);
         if target.is_none() && heir.is_none() {
             // It went with everything it fed.
@@ -227,8 +235,18 @@ fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = 
     })
 }
 
+/// Sources that the flows of the last complete epoch had.
+pub fn known_sources(history: &History) -> impl Iterator<Item = &str> {
+    history.fingerprints.keys().filter_map(|name| name.strip_prefix(SOURCE))
+}
+
+/// The name under which the log keeps who stores a source.
+pub fn source_key(id: &str) -> String {
+    format!("{SOURCE}{id}")
+}
+
 /// The flow of a source: several sources of one flow are numbered.
-fn flow_of(source: &str) -> String {
+pub fn flow_of(source: &str) -> String {
     match source.rsplit_once(':') {
         Some((flow, number)) if number.chars().all(|c| c.is_ascii_digit()) => flow.to_owned(),
         _ => source.to_owned(),

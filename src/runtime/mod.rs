@@ -14,6 +14,9 @@ mod computed;
 mod definitions;
 mod hydrate;
 mod ingress;
+mod intent;
+mod lock;
+mod loss;
 mod memory;
 mod outside;
 mod preamble;
@@ -25,6 +28,8 @@ mod tables;
 mod verify;
 mod worker;
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
@@ -33,6 +38,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
+pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
@@ -50,8 +56,14 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,
+    /// Which datasets take part, and which are made anew.
+    pub selection: Selection,
+    /// What has become of flows that are not there any more.
+    pub flows: FlowChanges,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
+    pub lock_timeout: Duration,
     /// The pipeline's storage, opened before; for tests of its failures.
     #[doc(hidden)]
     pub lake: Option<Lake>,
@@ -62,7 +74,17 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, recompute: true, progress: None, lake: None, before_epoch: None }
+        RunOptions {
+            workers: 1,
+            wall: None,
+            recompute: true,
+            selection: Selection::default(),
+            flows: FlowChanges::default(),
+            progress: None,
+            lock_timeout: lock::LOCK_TIMEOUT,
+            lake: None,
+            before_epoch: None,
+        }
     }
 }
 

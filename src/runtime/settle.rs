@@ -1,6 +1,7 @@
 //! The end of an epoch: its changes go into the tables, replay points first, and then it is complete.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
@@ -9,7 +10,7 @@ use super::supervisor::Supervisor;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
-use crate::plan::Feed;
+use crate::plan::{DatasetPlan, Feed};
 
 impl Supervisor<'_> {
     pub(super) fn start_committers(&mut self) {
@@ -33,15 +34,29 @@ impl Supervisor<'_> {
 
     /// Commits an epoch to all tables, replay points first, and marks it complete.
     ///
-    /// With `hold`, tables that are to be set by comparison are left for the next epoch.
-    pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, hold: bool) -> Result<()> {
+    /// With `hold`, derived tables that are to be set by comparison are left for the next epoch. Sources that are `returned` come
+    /// again.
+    pub(super) fn settle(
+        &mut self,
+        begin: &Begin,
+        mut computed: Computed,
+        hold: bool,
+        returned: BTreeSet<String>,
+    ) -> Result<()> {
         let epoch = begin.epoch;
-        let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
+        let plan = Arc::clone(&self.plan);
         let replay = |table: &TableId| match table {
             TableId::Rows(index) | TableId::Quarantine(index) => {
-                self.plan.datasets.get(*index).is_some_and(|d| d.replay_point)
+                plan.datasets.get(*index).is_some_and(|d| d.replay_point)
             }
         };
+        // What a replay point does not hold when its epoch is complete is lost.
+        let now = |table: &TableId| {
+            !hold || replay(table) && self.tables.epochs.get(table).is_some_and(|at| at.is_none_or(|at| at < epoch))
+        };
+        let (compare, held): (BTreeSet<TableId>, BTreeSet<TableId>) =
+            std::mem::take(&mut self.compare).into_iter().partition(now);
+        self.compare = held;
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
         wanted.extend(compare.iter().copied());
         let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
@@ -49,11 +64,20 @@ impl Supervisor<'_> {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();
-                if hold && self.compare.contains(&table) {
+                let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+                let label = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
+                if !self.intent.takes_part(index) && !replay(&table) {
+                    self.behind.insert(label);
+                    continue;
+                }
+                if self.compare.contains(&table) {
                     self.hand_over(table, ToCommitter::Hold(batches))?;
                     continue;
                 }
                 let compare = compare.contains(&table);
+                if compare {
+                    self.behind.remove(&label);
+                }
                 self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
                 open += 1;
             }
@@ -74,7 +98,9 @@ impl Supervisor<'_> {
                 return Err(error);
             }
         }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone() }))?;
+        let (versions, behind) = (self.versions.clone(), self.behind.clone());
+        self.io.block_on(self.log.complete(&Complete { epoch, versions, returned, behind }))?;
+        self.intent.settled(begin, &plan);
         for (dataset, counts) in &computed.counts {
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);

@@ -8,12 +8,14 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::Backlog;
+use super::backlog::{Backlog, is_there};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper, parts};
+use super::definitions::{fingerprints, keeper};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
+use super::intent::Intent;
+use super::lock::RunLock;
 use super::report::RunReport;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
@@ -26,12 +28,18 @@ use crate::plan::{Plan, SourceKind};
 pub(super) struct Supervisor<'a> {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
+    pub(super) intent: Intent,
+    /// Nothing is begun.
+    pub(super) finish_only: bool,
+    /// Datasets whose tables have missed changes, since they took no part.
+    pub(super) behind: BTreeSet<String>,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
     pub(super) walls: BTreeMap<u64, i64>,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
+    pub(super) lock: &'a RunLock,
     pub(super) io: Handle,
     pub(super) mail: Mail,
     pub(super) events: Receiver<FromWorker>,
@@ -46,14 +54,17 @@ pub(super) struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
     pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
-        self.hydrate(history)?;
+        self.hydrate(&self.intent.view(&self.plan, history))?;
         if let Some(open) = history.open.clone() {
             self.finish(open, say)?;
             // What the open epoch read is behind it now.
             let history = self.log.history().clone();
-            *backlog = Backlog::find(&self.plan, &history, &self.io)?;
+            *backlog = Backlog::find(&self.plan, &self.intent.view(&self.plan, &history), &self.intent, &self.io)?;
         }
-        while !backlog.is_empty() || !self.compare.is_empty() {
+        if self.finish_only {
+            return Ok(());
+        }
+        while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() {
             let share = backlog.take();
             self.epoch(share, say)?;
         }
@@ -77,54 +88,66 @@ impl Supervisor<'_> {
     }
 
     /// Finishes the epoch that an earlier run began. If nothing of it is stored and it cannot be read as recorded, or
-    /// definitions have changed since, it is aborted: its input comes again in a new epoch.
+    /// definitions have changed since, it is aborted: its input comes again in a new epoch. So does the input of sources
+    /// that cannot be read as recorded, if only that of others is stored.
     fn finish(&mut self, open: Begin, say: &dyn Fn(&str)) -> Result<()> {
         let epoch = open.epoch;
         let same = open.fingerprints == fingerprints(&self.plan);
         let index_of = |id: &str| self.plan.sources.iter().position(|s| s.id == id);
-        let mut share = BTreeMap::new();
-        let mut stored = BTreeSet::new();
-        for (id, position) in &open.sources {
-            let Some(index) = index_of(id) else { continue };
-            let kept = keeper(&self.plan, index).is_some_and(|at| {
-                [TableId::Rows(at), TableId::Quarantine(at)]
-                    .iter()
-                    .any(|t| self.tables.epochs.get(t).copied().flatten().is_some_and(|e| e >= epoch))
-            });
-            if kept {
-                stored.insert(index);
-            } else {
-                share.insert(index, position.clone());
-            }
-        }
-        if stored.is_empty() && !same {
+        let untouched = !self.tables.epochs.values().flatten().any(|at| *at >= epoch);
+        if untouched && !same {
             say(&format!("epoch {epoch} was interrupted before anything was stored; its input is read again"));
             return self.abort(epoch, "superseded by changed definitions".to_owned());
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
+        let (mut share, mut stored, mut returned) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for (id, position) in &open.sources {
+            let Some(index) = index_of(id) else { continue };
+            let held = keeper(&self.plan, index).map(|at| self.hold(at, epoch)).unwrap_or_default();
+            let (all, any) = (!held.contains(&false), held.contains(&true));
+            if any && (all || !is_there(position)) {
+                stored.insert(index);
+            } else if untouched || is_there(position) {
+                // Also where a part is stored: the rest of it may not be.
+                share.insert(index, position.clone());
+            } else {
+                returned.insert(id.clone());
+            }
+        }
         self.walls.insert(epoch, open.wall_micros);
-        for index in stored.iter().copied() {
+        for index in stored {
             self.replay_stored(index, epoch)?;
         }
-        let none_stored = stored.is_empty();
         match self.compute(epoch, open.wall_micros, &share) {
-            Ok(computed) => self.settle(&open, computed, !same),
-            Err(error) if none_stored && error.fault() == Fault::External => {
-                self.abort(epoch, error.to_string())?;
+            Ok(computed) => self.settle(&open, computed, !same, returned),
+            Err(error) => {
+                // A bug of ours says nothing about the input.
+                if untouched && error.fault() != Fault::Internal {
+                    self.abort(epoch, error.to_string())?;
+                }
                 Err(error)
             }
-            Err(error) => Err(error),
         }
+    }
+
+    /// For each table of a dataset, whether it holds the epoch.
+    fn hold(&self, dataset: usize, epoch: u64) -> Vec<bool> {
+        let tables = [TableId::Rows(dataset), TableId::Quarantine(dataset)];
+        let epochs = tables.iter().filter_map(|table| self.tables.epochs.get(table));
+        epochs.map(|at| at.is_some_and(|at| at >= epoch)).collect()
     }
 
     /// Rows of an interrupted epoch that its replay point holds already.
     fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
-        for (id, inlet, schema) in [
-            (TableId::Rows(at), Inlet::Rows(at), Some(&dataset.schema)),
-            (TableId::Quarantine(at), Inlet::Quarantine(at), dataset.quarantine.as_ref()),
-        ] {
+        let rows = (Inlet::Rows(at), Some(&dataset.schema));
+        // Under changed expectations what was in quarantine is judged again.
+        let quarantine = match self.begin.rejudge.contains(&at) {
+            true => rows,
+            false => (Inlet::Quarantine(at), dataset.quarantine.as_ref()),
+        };
+        for (id, (inlet, schema)) in [(TableId::Rows(at), rows), (TableId::Quarantine(at), quarantine)] {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
@@ -145,28 +168,31 @@ impl Supervisor<'_> {
 
     /// Cuts an epoch and sees it through.
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
-        let past = self.tables.epochs.values().copied().flatten().max().unwrap_or(0);
-        let epoch = self.log.history().next.max(past + 1).max(1);
+        self.lock.check()?;
+        let epoch = self.log.history().next.max(1);
         let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
         let source = |index: &usize| self.plan.sources.get(*index);
-        let begin = Begin {
+        let mut begin = Begin {
             epoch,
             wall_micros: wall,
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
-            fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
-            parts: parts(&self.plan, self.log.history()),
             ..Begin::default()
         };
+        self.intent.log(&self.plan, self.log.history(), &mut begin);
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);
         let files: usize = share.values().map(|p| if let Position::Files(f) = p { f.len() } else { 0 }).sum();
         self.report.files += files as u64;
         say(&format!("epoch {epoch}: reading {files} files"));
-        match self.compute(epoch, wall, &share) {
+        let computed = self.compute(epoch, wall, &share).and_then(|computed| {
+            self.refuse_loss(&computed)?;
+            Ok(computed)
+        });
+        match computed {
             Ok(computed) => {
                 say(&format!("epoch {epoch}: committing"));
-                self.settle(&begin, computed, false)
+                self.settle(&begin, computed, false, BTreeSet::new())
             }
             Err(error) => {
                 // A bug of ours says nothing about the input: the epoch stays open and is tried again.
@@ -188,12 +214,15 @@ impl Supervisor<'_> {
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
             let stored = match (&source.kind, keeper(&self.plan, *index)) {
-                (SourceKind::DeltaSnapshot { .. }, Some(at)) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => {
-                        self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
+                // A source that is read from its beginning is no difference to what is stored.
+                (SourceKind::DeltaSnapshot { .. }, Some(at)) if !self.intent.forgotten.contains(index) => {
+                    match self.committers.get(&TableId::Rows(at)) {
+                        Some(committer) => {
+                            self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
+                        }
+                        None => None,
                     }
-                    None => None,
-                },
+                }
                 _ => None,
             };
             Ingress {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::columns::with_epoch;
 use super::definitions::table_key;
+use super::intent::Intent;
 use super::report::{RuleReport, TableReport, action_name};
 use crate::dataflow::TableId;
 use crate::error::Result;
@@ -40,9 +41,20 @@ pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
 
 impl Tables {
     /// Opens every table of the plan, and makes those that are not there.
-    pub(super) fn open(plan: &Plan, lake: &Lake, history: &History, io: &Handle) -> Result<Tables> {
+    /// Of datasets that take no part only replay points are opened, as they are.
+    pub(super) fn open(
+        plan: &Plan,
+        lake: &Lake,
+        history: &History,
+        intent: &Intent,
+        generation: u64,
+        io: &Handle,
+    ) -> Result<Tables> {
         let mut tables = Tables { open: BTreeMap::new(), epochs: BTreeMap::new(), orphans: BTreeSet::new() };
         for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+            if !intent.takes_part(index) && !dataset.replay_point {
+                continue;
+            }
             let mut wanted = vec![(TableId::Rows(index), Some(&dataset.schema))];
             let quarantine = TableId::Quarantine(index);
             match &dataset.quarantine {
@@ -63,13 +75,16 @@ impl Tables {
                         let spec = TableSpec {
                             comment,
                             properties: dataset.properties.clone(),
+                            generation,
                             ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)
                     }
                     None => {
                         tables.orphans.insert(id);
-                        io.block_on(Table::open(lake, &path))?
+                        let mut table = io.block_on(Table::open(lake, &path))?;
+                        table.iter_mut().try_for_each(|table| table.claim(generation))?;
+                        table
                     }
                 };
                 if let Some(table) = table {
@@ -79,6 +94,15 @@ impl Tables {
             }
         }
         Ok(tables)
+    }
+
+    /// Shuts earlier runs out of every table.
+    pub(super) fn fence(&mut self, generation: u64, io: &Handle) -> Result<()> {
+        for (id, (table, _)) in &mut self.open {
+            io.block_on(table.fence(generation))?;
+            self.epochs.insert(*id, table.epoch());
+        }
+        Ok(())
     }
 
     /// A table that no committer has taken yet.

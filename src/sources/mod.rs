@@ -19,5 +19,5 @@ mod parquet;
 mod tests;
 
 pub use delta::{DeltaOptions, DeltaSource};
-pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
+pub use files::{FileReader, FileSource, METADATA, ReadStats, is_unchanged, metadata_field};
 pub use options::Format;
