@@ -13,6 +13,7 @@ mod example;
 mod golden;
 mod oracle;
 mod outside;
+mod refresh;
 mod runs;
 mod spark_meaning;
 mod support;
