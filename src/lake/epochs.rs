@@ -62,6 +62,9 @@ pub enum Position {
         from: Option<i64>,
         /// Last version of this epoch.
         to: i64,
+        /// The table's own id, by which a table that was made anew is noticed.
+        #[serde(default)]
+        table: Option<String>,
     },
 }
 
@@ -140,6 +143,7 @@ pub struct History {
     pub behind: BTreeSet<String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    delta_tables: BTreeMap<String, String>,
 }
 
 impl History {
@@ -158,12 +162,18 @@ impl History {
         self.delta.get(source).copied()
     }
 
+    /// The own id of the table that a table source was when it was last read.
+    pub fn delta_table(&self, source: &str) -> Option<&str> {
+        self.delta_tables.get(source).map(String::as_str)
+    }
+
     /// The history of someone who has never read these sources and has none of these tables.
     pub fn without(&self, sources: &BTreeSet<String>, tables: &BTreeSet<String>) -> History {
         let mut other = self.clone();
         for source in sources {
             other.files.remove(source);
             other.delta.remove(source);
+            other.delta_tables.remove(source);
             other.finished_once.remove(source);
         }
         for table in tables {
@@ -201,6 +211,7 @@ impl History {
         for source in &begin.forgotten {
             self.files.remove(source);
             self.delta.remove(source);
+            self.delta_tables.remove(source);
             self.finished_once.remove(source);
         }
         self.finished_once.extend(begin.once.into_iter().filter(|id| !complete.returned.contains(id)));
@@ -209,7 +220,10 @@ impl History {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
                 }
-                Position::Delta { to, .. } => {
+                Position::Delta { to, table, .. } => {
+                    if let Some(table) = table {
+                        self.delta_tables.insert(source.clone(), table);
+                    }
                     self.delta.insert(source, to);
                 }
             }

@@ -150,6 +150,16 @@ impl Lake {
         Ok(Lake { inner: Arc::new(Inner { root, backend: Backend::Remote { store, prefix } }) })
     }
 
+    /// A storage in the memory of the process.
+    #[cfg(test)]
+    pub(crate) fn in_memory() -> Lake {
+        let store = Objects::remote(Arc::new(object_store::memory::InMemory::new()), Guard::default());
+        Url::parse("memory:///some/place")
+            .map_err(|e| Error::internal("no URL for the memory").caused_by(e))
+            .and_then(|url| Lake::with_store(store, &url))
+            .unwrap_or_else(|e| unreachable!("{e}"))
+    }
+
     /// The root, as a URL that ends in `/`.
     pub fn url(&self) -> &Url {
         &self.inner.root
@@ -352,6 +362,14 @@ impl Lake {
         }
     }
 
+    /// The store under the storage, from its root on.
+    pub(crate) fn objects(&self) -> Objects {
+        match &self.inner.backend {
+            Backend::Local(disk) => Objects::local(disk),
+            Backend::Remote { store, .. } => store.clone(),
+        }
+    }
+
     /// Loads a table's log, the newest version or a given one; `None` if there is no table.
     pub(crate) async fn load_delta(&self, location: &str, version: Option<i64>) -> Result<Option<DeltaTable>> {
         if self.list(&format!("{location}/_delta_log")).await?.is_empty() {
@@ -362,12 +380,8 @@ impl Lake {
                 .caused_by(e)
         };
         let url = self.table_url(location)?;
-        let store = match &self.inner.backend {
-            Backend::Local(disk) => Objects::local(disk),
-            Backend::Remote { store, .. } => store.clone(),
-        };
-        let mut builder =
-            DeltaTableBuilder::from_url(url.clone()).map_err(failed)?.with_storage_backend(Arc::new(store), url);
+        let store = Arc::new(self.objects());
+        let mut builder = DeltaTableBuilder::from_url(url.clone()).map_err(failed)?.with_storage_backend(store, url);
         if let Some(version) = version {
             builder = builder.with_version(as_version(version)?);
         }

@@ -400,12 +400,7 @@ async fn many_epochs_stay_in_few_files_and_survive_a_log_checkpoint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_in_an_object_store_is_the_same() {
-    let store = Arc::new(object_store::memory::InMemory::new());
-    let lake = Lake::with_store(
-        super::objects::Objects::remote(store, super::faults::Guard::default()),
-        &url::Url::parse("memory:///some/place").unwrap(),
-    )
-    .unwrap();
+    let lake = Lake::in_memory();
     let schema = ints(&[]).schema();
     let mut table = Table::open_or_create(&lake, spec(&schema)).await.unwrap();
     table.commit(change(1, &[1, 2, 3], &[])).await.unwrap();

@@ -8,7 +8,7 @@ use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{Begin, History};
 use crate::pipeline::{DatasetKind, Pipeline, TableName, near_miss};
-use crate::plan::{DatasetPlan, Plan, SourceKind, Stored};
+use crate::plan::{DatasetPlan, Plan, Stored};
 
 /// Table property that forbids to read what a table stores again.
 const RESET_ALLOWED: &str = "pipelines.reset.allowed";
@@ -347,9 +347,4 @@ fn dropped(flows: &FlowChanges, plan: &Plan, history: &History) -> Result<BTreeS
 /// The name under which the sources of a flow are known.
 fn known_as(plan: &Plan, flow: &str) -> Option<String> {
     plan.sources.iter().find(|source| source.flow == flow).map(|source| flow_of(&source.id))
-}
-
-/// Whether what a source reads is gone when the outside no longer has it: a reference follows the outside anyway.
-pub(super) fn keeps_what_was(kind: &SourceKind) -> bool {
-    !matches!(kind, SourceKind::DeltaSnapshot { .. })
 }

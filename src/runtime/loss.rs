@@ -4,7 +4,6 @@ use futures::StreamExt;
 
 use super::computed::Computed;
 use super::definitions::{keeper, table_key};
-use super::intent::keeps_what_was;
 use super::supervisor::Supervisor;
 use super::tables::path;
 use crate::dataflow::{SHOWN_ROWS, TableId, relabel, row_json};
@@ -28,7 +27,8 @@ impl Supervisor<'_> {
         }
         let mut errors = Vec::new();
         for source in &self.intent.forgotten {
-            let kept = self.plan.sources.get(*source).is_some_and(|s| keeps_what_was(&s.kind));
+            // A source whose rows come and go is followed in any case.
+            let kept = self.plan.sources.get(*source).is_some_and(|s| !s.kind.retracts());
             let Some(index) = keeper(&self.plan, *source).filter(|_| kept) else { continue };
             let Some(dataset) = self.plan.datasets.get(index) else { continue };
             errors.extend(self.loss(index, dataset, computed)?);

@@ -12,6 +12,7 @@ mod columns;
 mod commit;
 mod computed;
 mod definitions;
+mod difference;
 mod hydrate;
 mod ingress;
 mod intent;

@@ -17,5 +17,6 @@ mod refresh;
 mod runs;
 mod spark_meaning;
 mod support;
+mod upstream;
 mod verdicts;
 mod verify;
