@@ -183,6 +183,14 @@ impl History {
         other
     }
 
+    /// Gives flows their last names, each with the name under which its sources are known.
+    pub fn rename(&mut self, flows: &BTreeMap<String, String>) {
+        for (name, origin) in flows {
+            self.renamed.retain(|_, known| known != origin);
+            self.renamed.insert(name.clone(), origin.clone());
+        }
+    }
+
     /// Whether no epoch has begun or ended since `earlier`.
     pub fn is_as(&self, earlier: &History) -> bool {
         (self.next, self.last_complete, &self.open) == (earlier.next, earlier.last_complete, &earlier.open)
@@ -206,7 +214,7 @@ impl History {
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
         self.parts.extend(begin.parts);
-        self.renamed.extend(begin.renamed);
+        self.rename(&begin.renamed);
         self.behind = complete.behind;
         for source in &begin.forgotten {
             self.files.remove(source);

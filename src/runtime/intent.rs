@@ -211,7 +211,7 @@ impl Intent {
         let tables = begun.into_iter().flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
         let mut view = history.without(&sources, &tables.map(|table| table_key(plan, table)).collect());
         self.dropped.iter().for_each(|id| drop(view.fingerprints.remove(&source_key(id))));
-        view.renamed.extend(self.renamed.clone());
+        view.rename(&self.renamed);
         view
     }
 

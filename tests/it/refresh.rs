@@ -387,7 +387,7 @@ fn a_refresh_that_dies_anywhere_is_finished_or_undone() {
     fresh.run(1).unwrap();
     let new = contents(&fresh);
     let (undone, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    at_crash_points(&project, &accepting(select(&[], &["raw"])), 24, |context| {
+    at_crash_points(&project, &accepting(select(&[], &["raw"])), 12, |context| {
         // A run in which raw has no part: it only finishes.
         project.run_with(&select(&["known"], &[])).unwrap_or_else(|e| panic!("{context}: {e}"));
         let now = contents(&project);
@@ -399,7 +399,7 @@ fn a_refresh_that_dies_anywhere_is_finished_or_undone() {
         project.assert_clean(context);
     });
     let counts = (undone.into_inner(), finished.into_inner());
-    assert!(counts.0 > 3 && counts.1 > 3, "{counts:?}");
+    assert!(counts.0 > 1 && counts.1 > 1, "{counts:?}");
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn an_epoch_that_dies_anywhere_is_finished_under_definitions_that_were_edited_me
     copy_folder(&project.path("landing"), &fresh.path("landing"));
     fresh.run(1).unwrap();
     let expected = contents(&fresh);
-    at_crash_points(&project, &RunOptions { workers: 2, ..RunOptions::default() }, 24, |context| {
+    at_crash_points(&project, &RunOptions { workers: 2, ..RunOptions::default() }, 12, |context| {
         project.define(&edited);
         project.run(2).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(contents(&project), expected, "{context}");
