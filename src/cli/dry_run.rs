@@ -19,14 +19,21 @@ pub(super) struct DryRun {
 impl DryRun {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
-        let plan = runtime::dry_run(&loaded.pipeline).map_err(|error| with_remarks(error, &loaded.lints))?;
+        let found = runtime::dry_run(&loaded.pipeline).map_err(|error| with_remarks(error, &loaded.lints))?;
         let mut out = Graph::new(&loaded.pipeline)?.render(&loaded.pipeline);
         for lint in &loaded.lints {
             let _ =
                 writeln!(out, "\nwarning: [{}] {}\n --> {}\n  help: {}", lint.code, lint.message, lint.span, lint.help);
         }
-        for lint in &plan.lints {
+        for lint in &found.plan.lints {
             let _ = writeln!(out, "\nwarning: [{}] {}\n --> {}", lint.code, lint.message, lint.span);
+        }
+        for recompute in &found.recompute {
+            let will = if recompute.new { "will be computed from what is stored" } else { "will be recomputed" };
+            let _ = writeln!(out, "\n{} {will}", recompute.name);
+            for reason in &recompute.reasons {
+                let _ = writeln!(out, "  {reason}");
+            }
         }
         let _ = writeln!(out, "\n{} is well formed: {} datasets", loaded.pipeline.name, loaded.pipeline.datasets.len());
         print(&out)

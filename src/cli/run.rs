@@ -27,6 +27,9 @@ pub(super) struct Run {
     /// After how long without a sign of life another run on the storage counts as dead, if its process cannot be asked about.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     lock_timeout: Duration,
+    /// Stop, with nothing done, if a table would be computed anew because its definition has changed.
+    #[arg(long)]
+    no_recompute: bool,
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -73,6 +76,7 @@ impl Run {
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
+            recompute: !self.no_recompute,
             progress: Some(progress(&spinner)),
             lock_timeout: self.lock_timeout,
             ..RunOptions::default()

@@ -66,7 +66,7 @@ pub enum Position {
 }
 
 /// The start of an epoch, durable before any of its data is read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// The epoch.
     pub epoch: u64,
@@ -78,6 +78,19 @@ pub struct Begin {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished when the epoch is complete.
     pub once: Vec<String>,
+    /// What fingerprints are made of, by dataset or flow and part; those that were logged before are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources that are read from their beginning again: all that was read of them before is replaced by what the epoch
+    /// reads.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forgotten: BTreeSet<String>,
+    /// Sources whose flow is gone for good.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub renamed: BTreeMap<String, String>,
 }
 
 /// The end of an epoch whose changes are in every table.
@@ -119,6 +132,12 @@ pub struct History {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// What fingerprints are made of, by dataset or flow and part.
+    pub parts: BTreeMap<String, BTreeMap<String, String>>,
+    /// Sources whose flow is gone for good.
+    pub dropped: BTreeSet<String>,
+    /// Flows that bear another name now, and the name under which their sources are known here.
+    pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
 }
@@ -161,8 +180,17 @@ impl History {
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
         self.fingerprints = begin.fingerprints;
-        self.finished_once.extend(begin.once.into_iter().filter(|id| !complete.returned.contains(id)));
-        for (source, position) in begin.sources.into_iter().filter(|(id, _)| !complete.returned.contains(id)) {
+        self.parts.extend(begin.parts);
+        self.dropped.extend(begin.dropped);
+        self.renamed.extend(begin.renamed);
+        let read = |source: &String| !complete.returned.contains(source);
+        for source in begin.forgotten.iter().filter(|source| read(source)) {
+            self.files.remove(source);
+            self.delta.remove(source);
+            self.finished_once.remove(source);
+        }
+        self.finished_once.extend(begin.once.into_iter().filter(|source| read(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| read(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))

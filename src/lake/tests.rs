@@ -416,8 +416,7 @@ async fn a_table_in_an_object_store_is_the_same() {
     let (mut log, _) = EpochLog::load(&lake).await.unwrap();
     let owner = Owner { id: "a".into(), host: "b".into(), boot: None, pid: 1, since_micros: 0, beat_millis: 1 };
     log.take(owner).await.unwrap();
-    let begin =
-        Begin { epoch: 3, wall_micros: 0, sources: BTreeMap::new(), fingerprints: BTreeMap::new(), once: vec![] };
+    let begin = Begin { epoch: 3, ..Begin::default() };
     log.begin(&begin).await.unwrap();
     assert_eq!(EpochLog::load(&lake).await.unwrap().1.open, Some(begin));
 }

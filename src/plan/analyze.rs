@@ -16,6 +16,13 @@ use crate::pipeline::{Dataset, DatasetKind, Flow, Graph, Pipeline, RelationSourc
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+    /// The stable name of a flow's sources: the name under which the flow first read them.
+    ///
+    /// # Errors
+    /// `FLOW_NAME_TAKEN` (user) if it is that of another flow, which was renamed.
+    fn origin(&self, flow: &str) -> Result<String> {
+        Ok(flow.to_owned())
+    }
     /// Columns of a dataset's table as it is now, without silverflow's own.
     fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>>;
     /// The column `_metadata` of files.

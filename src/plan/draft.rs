@@ -163,6 +163,7 @@ fn draft_flow<'a>(
     let from_outside = |r: &Relation| matches!(r.source, RelationSource::Files(_) | RelationSource::External { .. });
     let many = relations.iter().filter(|r| from_outside(r)).count() > 1;
     let mut reads = Vec::with_capacity(relations.len());
+    let origin = outside.origin(&flow.name)?;
     let mut counter = 0;
     for relation in relations {
         let known = |name: &TableName| {
@@ -183,7 +184,7 @@ fn draft_flow<'a>(
             }
             RelationSource::External { .. } | RelationSource::Files(_) => {
                 counter += 1;
-                let id = if many { format!("{}:{counter}", flow.name) } else { flow.name.clone() };
+                let id = if many { format!("{origin}:{counter}") } else { origin.clone() };
                 let kind = match &relation.source {
                     RelationSource::Files(files) => SourceKind::Files(files.clone()),
                     RelationSource::External { name, location } => {

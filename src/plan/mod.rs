@@ -34,6 +34,7 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
+pub use fingerprint::UPSTREAM;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use query::from_datafusion;
@@ -67,7 +68,7 @@ pub struct PlanLint {
 /// Something outside the pipeline that is read.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Stable name: the flow that reads it, with a number where it reads several.
+    /// Stable name: the flow that first read it, with a number where it reads several.
     pub id: String,
     /// What it is.
     pub kind: SourceKind,
@@ -130,6 +131,8 @@ pub struct DatasetPlan {
     pub replay_point: bool,
     /// Hash of everything that decides the dataset's rows, its upstream included.
     pub fingerprint: String,
+    /// What the fingerprint is made of: a hash for each part of the definition, by a name for people.
+    pub parts: BTreeMap<String, String>,
     /// Comment of the table.
     pub comment: Option<String>,
     /// Table properties.

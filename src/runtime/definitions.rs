@@ -1,14 +1,29 @@
 //! What the pipeline's definitions mean for the tables that are there: which are as their definitions say, which have to be
-//! set by comparison.
+//! set by comparison, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::backlog::gone;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
-use crate::lake::History;
-use crate::plan::{Feed, Input, Node, Plan, Stored};
+use crate::lake::{History, Lake};
+use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
+
+/// A dataset that the next run computes anew, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Recompute {
+    /// Full name.
+    pub name: String,
+    /// What has changed.
+    pub reasons: Vec<String>,
+    /// It has no table yet, so that nothing is replaced.
+    pub new: bool,
+}
 
 /// Fingerprints as the epoch log keeps them: by dataset, and for each source the dataset that stores it.
 pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
@@ -22,6 +37,28 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
         }
     }
     all
+}
+
+/// What fingerprints are made of, as far as the log does not know it.
+pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for dataset in plan.datasets.iter().filter(|d| d.stored != Stored::No) {
+        all.insert(dataset.label(), dataset.parts.clone());
+    }
+    for (index, source) in plan.sources.iter().enumerate() {
+        let target = target(plan, index).map(DatasetPlan::label).unwrap_or_default();
+        let about = [("target".to_owned(), target), ("place".to_owned(), place(&source.kind))];
+        all.insert(format!("{SOURCE}{}", source.id), about.into());
+    }
+    all.retain(|name, parts| history.parts.get(name) != Some(parts));
+    all
+}
+
+fn place(kind: &SourceKind) -> String {
+    match kind {
+        SourceKind::Files(read) => read.path.clone(),
+        SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => location.clone(),
+    }
 }
 
 /// The replay point that stores a source's rows.
@@ -47,59 +84,155 @@ pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
     })
 }
 
+/// The dataset that the flow of a source feeds.
+fn target(plan: &Plan, source: usize) -> Option<&DatasetPlan> {
+    let at = keeper(plan, source)?;
+    let keeper = plan.datasets.get(at)?;
+    match keeper.stored {
+        Stored::Replay(_) => plan.datasets.iter().find(|d| d.upstream.contains(&at)),
+        _ => Some(keeper),
+    }
+}
+
+/// Datasets whose definition is not the one of the last complete epoch, with what has changed.
+pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
+    let mut changes = BTreeMap::new();
+    if history.last_complete.is_none() {
+        return changes;
+    }
+    for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+        let label = dataset.label();
+        let before = history.fingerprints.get(&label);
+        // A new replay point has nothing to begin with.
+        if before == Some(&dataset.fingerprint) || before.is_none() && dataset.replay_point {
+            continue;
+        }
+        let reasons = match (before, history.parts.get(&label)) {
+            (None, _) => vec!["it is new".to_owned()],
+            (Some(_), Some(parts)) if *parts != dataset.parts => reasons(parts, &dataset.parts),
+            _ => vec!["its definition has changed".to_owned()],
+        };
+        changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
+    }
+    changes
+}
+
+/// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
+pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Vec<Recompute>> {
+    let mut all = changes(plan, history);
+    for table in gone(plan, history, lake, io)? {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
+        let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
+        entry.reasons.push(format!("the table {} is gone", table_key(plan, table)));
+    }
+    Ok(all.into_values().collect())
+}
+
+/// Stops a run that is to compute nothing anew.
+///
+/// # Errors
+/// `RECOMPUTE_REFUSED` (user), naming each dataset and what has changed.
+pub fn refuse(recompute: Vec<Recompute>) -> Result<()> {
+    let errors = recompute.into_iter().filter(|r| !r.new).map(|r| {
+        Error::user("RECOMPUTE_REFUSED", format!("{} would be recomputed", r.name))
+            .dataset(&r.name)
+            .details(r.reasons)
+            .help("run without --no-recompute, or put the definition back")
+    });
+    Error::all(errors).map_or(Ok(()), Err)
+}
+
+fn reasons(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let upstream = name.strip_prefix(UPSTREAM);
+            Some(match (before.get(name), now.get(name), upstream) {
+                (Some(old), Some(new), _) if old == new => return None,
+                (Some(_), Some(_), None) => format!("{name}: changed"),
+                (None, _, None) => format!("{name}: new"),
+                (_, None, None) => format!("{name}: gone"),
+                (Some(_), Some(_), Some(upstream)) => format!("{upstream}, which it reads, is recomputed"),
+                (None, _, Some(upstream)) => format!("it reads {upstream} now"),
+                (_, None, Some(upstream)) => format!("it no longer reads {upstream}"),
+            })
+        })
+        .collect()
+}
+
 /// How to start on tables that were made under the definitions of `history`.
 ///
 /// # Errors
-/// `FLOW_GONE` (user) if a replay point is now fed by a flow of another name: its rows would be read a second time.
+/// `FLOW_GONE` (user) if a flow that has read something is not there any more.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
     if history.last_complete.is_none() {
         return Ok(start);
     }
-    let now = fingerprints(plan);
-    for (old, keeper) in &history.fingerprints {
-        let Some(id) = old.strip_prefix(SOURCE) else { continue };
-        if now.contains_key(old) {
-            continue;
-        }
-        if let Some(new) = now.iter().find(|(name, label)| name.starts_with(SOURCE) && *label == keeper) {
-            return Err(Error::user(
-                "FLOW_GONE",
-                format!(
-                    "{keeper} has rows that flow {id} read, and flow {} is to feed it now: it would read them a second time",
-                    new.0.trim_start_matches(SOURCE)
-                ),
-            )
-            .help("give the flow its old name again, or write into a new table")
-            .dataset(keeper));
-        }
+    if let Some(error) = Error::all(gone_flows(plan, history)) {
+        return Err(error);
     }
-    let mut changed = BTreeSet::new();
-    for (index, dataset) in plan.datasets.iter().enumerate() {
-        if dataset.stored == Stored::No {
-            continue;
-        }
-        let before = history.fingerprints.get(&dataset.label());
-        if before == Some(&dataset.fingerprint) {
-            continue;
-        }
+    for index in changes(plan, history).into_keys() {
+        let Some(dataset) = plan.datasets.get(index) else { continue };
         if dataset.replay_point {
             // What it has stored stays; only the expectations are applied anew.
-            if before.is_some() {
-                start.rejudge.insert(index);
-                changed.insert(index);
-            }
-        } else {
-            changed.insert(index);
+            start.rejudge.insert(index);
         }
-    }
-    for index in changed {
         start.compare.insert(TableId::Rows(index));
-        if plan.datasets.get(index).is_some_and(|d| d.quarantine.is_some()) {
+        if dataset.quarantine.is_some() {
             start.compare.insert(TableId::Quarantine(index));
         }
     }
     Ok(start)
+}
+
+/// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.
+fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = Error> + 'a {
+    let known = |id: &str| history.fingerprints.contains_key(&format!("{SOURCE}{id}"));
+    history.fingerprints.iter().filter_map(move |(name, keeper)| {
+        let id = name.strip_prefix(SOURCE)?;
+        if plan.sources.iter().any(|s| s.id == id) || history.dropped.contains(id) {
+            return None;
+        }
+        let about = |part| history.parts.get(name).and_then(|parts| parts.get(part));
+        let target = about("target").and_then(|label| plan.datasets.iter().find(|d| d.label() == *label));
+        let heir = plan.sources.iter().enumerate().find(|(index, source)| {
+            let feeds = self::target(plan, *index).map(DatasetPlan::label);
+            !known(&source.id) && (about("place") == Some(&place(&source.kind)) || about("target") == feeds.as_ref())
+        });
+        let (flow, heir) = (flow_of(id), heir.map(|(_, source)| flow_of(&source.id)));
+        let fed = target.map_or_else(|| keeper.clone(), DatasetPlan::label);
+        if target.is_none() && heir.is_none() {
+            // It went with everything it fed.
+            return None;
+        }
+        let rest = match target {
+            Some(target) if target.replay_point => "its rows stay".to_owned(),
+            _ => format!("{fed} is recomputed without it"),
+        };
+        let error = Error::user(
+            "FLOW_GONE",
+            match &heir {
+                Some(heir) => format!("flow {flow}, which has fed {fed}, is gone, and there is a new flow {heir}"),
+                None => format!("flow {flow}, which has fed {fed}, is gone"),
+            },
+        )
+        .help(format!(
+            "if it has another name now: --rename-flow {flow}={}; if it is to go, so that {rest}: --drop-flow {flow}",
+            heir.as_deref().unwrap_or("NEW")
+        ));
+        Some(error.dataset(fed).flow(flow))
+    })
+}
+
+/// The flow of a source: several sources of one flow are numbered.
+fn flow_of(source: &str) -> String {
+    match source.rsplit_once(':') {
+        Some((flow, number)) if number.chars().all(|c| c.is_ascii_digit()) => flow.to_owned(),
+        _ => source.to_owned(),
+    }
 }
 
 /// Names under which the log keeps the versions of tables.

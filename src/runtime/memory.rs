@@ -52,7 +52,7 @@ impl Memory {
     /// Mistakes of the pipeline (user).
     pub fn start(pipeline: &Pipeline, workers: usize) -> Result<Memory> {
         let io = super::io()?;
-        let outside = LakeOutside { lake: None, io: io.handle().clone(), remember: false };
+        let outside = LakeOutside { lake: None, io: io.handle().clone(), remember: false, renamed: BTreeMap::new() };
         let plan = Arc::new(analyze(pipeline, &outside)?);
         let (sender, events) = bounded(1024);
         let options = RunOptions { workers, ..RunOptions::default() };

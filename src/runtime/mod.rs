@@ -31,10 +31,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
-use crate::lake::Lake;
+use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use definitions::Recompute;
 pub use memory::{Memory, TableChange};
 pub use query::{QueryResult, query};
 pub use report::{RuleReport, RunReport, TableReport};
@@ -50,6 +51,8 @@ pub struct RunOptions {
     pub workers: usize,
     /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
     pub wall: Option<DateTime<Utc>>,
+    /// Compute tables anew whose definitions have changed; otherwise that is an error.
+    pub recompute: bool,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
     /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
@@ -67,6 +70,7 @@ impl Default for RunOptions {
         RunOptions {
             workers: 1,
             wall: None,
+            recompute: true,
             progress: None,
             lock_timeout: lock::LOCK_TIMEOUT,
             lake: None,
@@ -88,18 +92,45 @@ pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     preamble::run(pipeline, options, io.handle())
 }
 
-/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources.
+/// What a dry run finds.
+#[derive(Debug)]
+pub struct DryRun {
+    /// The plan.
+    pub plan: Plan,
+    /// What the next run would compute anew, in the order of the graph.
+    pub recompute: Vec<Recompute>,
+}
+
+/// Plans the pipeline without touching data: names, types, columns, AUTO CDC rules. Reads the schemas of sources, and
+/// compares the definitions with those under which existing tables were made.
 ///
 /// # Errors
-/// The mistakes of the pipeline (user); sources whose schema cannot be read (external).
-pub fn dry_run(pipeline: &Pipeline) -> Result<Plan> {
+/// The mistakes of the pipeline, and definitions that do not fit existing tables (user); sources whose schema cannot be read
+/// (external).
+pub fn dry_run(pipeline: &Pipeline) -> Result<DryRun> {
     let io = io()?;
     let lake = match io.block_on(Lake::existing(&pipeline.storage)) {
         Ok(lake) => Some(lake),
         Err(error) if error.code() == "STORAGE_NOT_ACCESSIBLE" => None,
         Err(error) => return Err(error),
     };
-    analyze(pipeline, &outside::LakeOutside { lake, io: io.handle().clone(), remember: false })
+    let history = match &lake {
+        Some(lake) => io.block_on(EpochLog::load(lake))?.1,
+        None => History::default(),
+    };
+    let outside = outside::LakeOutside {
+        lake: lake.clone(),
+        io: io.handle().clone(),
+        remember: false,
+        renamed: history.renamed.clone(),
+    };
+    let plan = analyze(pipeline, &outside)?;
+    definitions::start(&plan, &history)?;
+    let recompute = match &lake {
+        Some(lake) => definitions::recompute(&plan, &history, lake, io.handle())?,
+        None => Vec::new(),
+    };
+    Ok(DryRun { plan, recompute })
 }
 
 fn io() -> Result<tokio::runtime::Runtime> {

@@ -1,11 +1,12 @@
 //! Schemas of what lies outside, for the planner. An inferred schema is remembered, so that it never changes later.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use tokio::runtime::Handle;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lake::{Lake, Table, schemas};
 use crate::pipeline::{EPOCH_COLUMN, TableName};
 use crate::plan::{Outside, SourceKind};
@@ -19,9 +20,25 @@ pub struct LakeOutside {
     pub io: Handle,
     /// Keep inferred schemas; `dry-run` does not.
     pub remember: bool,
+    /// Flows that were renamed, and the names under which their sources are known.
+    pub renamed: BTreeMap<String, String>,
 }
 
 impl Outside for LakeOutside {
+    fn origin(&self, flow: &str) -> Result<String> {
+        if let Some(origin) = self.renamed.get(flow) {
+            return Ok(origin.clone());
+        }
+        match self.renamed.iter().find(|(_, origin)| *origin == flow) {
+            Some((new, _)) => Err(Error::user(
+                "FLOW_NAME_TAKEN",
+                format!("flow {new} was named {flow} once, and what it has read is kept under that name"),
+            )
+            .help("give this flow another name")),
+            None => Ok(flow.to_owned()),
+        }
+    }
+
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef> {
         match kind {
             SourceKind::Files(read) => {

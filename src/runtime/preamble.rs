@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, gone};
-use super::definitions::start;
+use super::definitions::{recompute, refuse, start};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
 use super::report::RunReport;
@@ -36,14 +36,24 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     };
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
-    let ready = Ready::find(pipeline, &lake, &seen, io)?;
+    let ready = Ready::find(pipeline, options, &lake, &seen, io)?;
     if ready.is_idle(&seen) {
         return Ok(ready.report(pipeline, &lake, &seen));
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
-    let ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, &lake, &history, io)? };
+    let ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, options, &lake, &history, io)? };
     let mut report = ready.report(pipeline, &lake, &history);
-    let mut tables = Tables::open(&ready.plan, &lake, &history, lock.generation, io)?;
+    let missing = || {
+        Error::external(
+            "EPOCH_LOG_MISSING",
+            format!("the tables in {} hold epochs or runs that its epoch log does not know", lake.url()),
+        )
+        .help("restore _silverflow/epochs; without it everything would be read a second time")
+    };
+    let mut tables = match Tables::open(&ready.plan, &lake, &history, lock.generation, io) {
+        Err(error) if error.code() == "FENCED" && lock.is_last(&lake, io) => return Err(missing().caused_by(error)),
+        other => other?,
+    };
     if lock.took_over || history.open.is_some() {
         // The run that began the epoch may be at a commit still, or wake up to one.
         tables.fence(lock.generation, io)?;
@@ -54,11 +64,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         return Ok(report);
     }
     if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
-        return Err(Error::external(
-            "EPOCH_LOG_MISSING",
-            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
-        )
-        .help("restore _silverflow/epochs; without it everything would be read a second time"));
+        return Err(missing());
     }
     let Ready { plan, start, mut backlog } = ready;
     let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
@@ -99,10 +105,14 @@ struct Ready {
 }
 
 impl Ready {
-    fn find(pipeline: &Pipeline, lake: &Lake, history: &History, io: &Handle) -> Result<Ready> {
-        let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true };
+    fn find(pipeline: &Pipeline, options: &RunOptions, lake: &Lake, history: &History, io: &Handle) -> Result<Ready> {
+        let renamed = history.renamed.clone();
+        let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true, renamed };
         let plan = Arc::new(analyze(pipeline, &outside)?);
         let start = start(&plan, history)?;
+        if !options.recompute {
+            refuse(recompute(&plan, history, lake, io)?)?;
+        }
         let backlog = Backlog::find(&plan, history, io)?;
         let start = Start { compare: gone(&plan, history, lake, io)?.chain(start.compare).collect(), ..start };
         Ok(Ready { plan, start, backlog })

@@ -11,7 +11,7 @@ use super::RunOptions;
 use super::backlog::{Backlog, is_there};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper};
+use super::definitions::{fingerprints, keeper, parts};
 use super::hydrate::{Hydration, hydrate};
 use super::ingress::{Ingress, Read};
 use super::lock::RunLock;
@@ -169,6 +169,8 @@ impl Supervisor<'_> {
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
             fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
+            parts: parts(&self.plan, self.log.history()),
+            ..Begin::default()
         };
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);

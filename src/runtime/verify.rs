@@ -84,7 +84,8 @@ pub fn verify(pipeline: &Pipeline, options: &RunOptions) -> Result<VerifyReport>
     let io = io.handle();
     let lake = io.block_on(Lake::existing(&pipeline.storage))?;
     let (_, history) = io.block_on(EpochLog::load(&lake))?;
-    let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false };
+    let outside =
+        LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false, renamed: history.renamed.clone() };
     let plan = Arc::new(analyze(pipeline, &outside)?);
     let mut report = VerifyReport {
         pipeline: pipeline.name.clone(),

@@ -1,6 +1,7 @@
 //! Definitions that change between runs: the tables follow by the difference, computed from what is stored.
 
 use serde_json::json;
+use silverflow::runtime::RunOptions;
 
 use crate::support::{Project, assert_rows};
 
@@ -100,4 +101,103 @@ fn renamed_files_and_statements_in_another_order_change_nothing() {
     let before = project.versions();
     assert!(!project.run(2).unwrap().changed());
     assert_eq!(project.versions(), before);
+}
+
+/// An edit of the definitions, and the datasets that it makes be recomputed with the reasons.
+type Edit = (&'static str, fn(&str) -> String, &'static [(&'static str, &'static [&'static str])]);
+
+const READS_JUDGED: &[&str] = &["main.default.judged, which it reads, is recomputed"];
+
+const EDITS: &[Edit] = &[
+    ("nothing", |sql| sql.to_owned(), &[]),
+    ("case and space", |sql| sql.replace("SELECT id, s,", "select  id,s ,"), &[]),
+    (
+        "a rule",
+        |sql| sql.replace("amount < 10", "amount < 11"),
+        &[("judged", &["expectation fair: changed"]), ("history", READS_JUDGED)],
+    ),
+    (
+        "an action",
+        |sql| sql.replace("ON VIOLATION QUARANTINE", "ON VIOLATION DROP ROW"),
+        &[("judged", &["expectation fair: changed"]), ("history", READS_JUDGED)],
+    ),
+    (
+        "a rule of another name",
+        |sql| sql.replace("CONSTRAINT fair", "CONSTRAINT unfair"),
+        &[
+            ("judged", &["expectation fair: gone", "expectation unfair: new", "order of expectations: changed"]),
+            ("history", READS_JUDGED),
+        ],
+    ),
+    (
+        "a query",
+        |sql| sql.replace("note AS note", "note || '!' AS note"),
+        &[("judged", &["query: changed"]), ("history", READS_JUDGED)],
+    ),
+    (
+        "a literal that plans show cut short",
+        |sql| sql.replace("note AS note", "concat(note, hex(X'00112233445566778899AABBCCDDEEFF')) AS note"),
+        &[("judged", &["query: changed"]), ("history", READS_JUDGED)],
+    ),
+    (
+        "the end of that literal",
+        |sql| sql.replace("note AS note", "concat(note, hex(X'00112233445566778899AABBCCDDEEFE')) AS note"),
+        &[("judged", &["query: changed"]), ("history", READS_JUDGED)],
+    ),
+    ("a key", |sql| sql.replace("KEYS (id)", "KEYS (id, amount)"), &[("history", &["keys: changed"])]),
+    (
+        "the tracked columns",
+        |sql| sql.replace("STORED AS SCD TYPE 2", "STORED AS SCD TYPE 2 TRACK HISTORY ON amount"),
+        &[("history", &["tracked columns: changed"])],
+    ),
+    (
+        "the kept columns",
+        |sql| sql.replace("* EXCEPT (s)", "* EXCEPT (s, note)"),
+        &[("history", &["columns: changed", "kept columns: changed", "tracked columns: changed"])],
+    ),
+    (
+        "a rule of the first table",
+        |sql| sql.replace("TABLE raw AS", "TABLE raw (CONSTRAINT small EXPECT (id < 3) ON VIOLATION QUARANTINE) AS"),
+        &[
+            ("raw", &["expectation small: new", "order of expectations: changed"]),
+            ("judged", &["main.default.raw, which it reads, is recomputed"]),
+            ("history", READS_JUDGED),
+        ],
+    ),
+];
+
+#[test]
+fn a_dry_run_tells_what_is_recomputed_and_why_and_no_recompute_refuses_it() {
+    let sql = pipeline("amount < 10", "note");
+    let project = landed(&sql);
+    let before = project.versions();
+    for (name, edit, expected) in EDITS {
+        let edited = edit(&sql);
+        assert!(*name == "nothing" || edited != sql, "{name} edits nothing");
+        project.define(&edited);
+        let found = project.recomputed();
+        let names = |list: &[(String, Vec<String>)]| list.iter().map(|(table, _)| table.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&found), expected.iter().map(|(table, _)| *table).collect::<Vec<_>>(), "{name}");
+        for ((table, reasons), (_, wanted)) in found.iter().zip(*expected) {
+            assert!(wanted.iter().all(|w| reasons.iter().any(|r| r == w)), "{name}, {table}: {reasons:?}");
+        }
+        let run = project.run_with(&RunOptions { recompute: false, ..RunOptions::default() });
+        if expected.is_empty() {
+            assert!(!run.unwrap().changed(), "{name}");
+        } else {
+            let error = run.unwrap_err();
+            assert_eq!((error.code(), error.fault().exit_code()), ("RECOMPUTE_REFUSED", 2), "{name}");
+            assert_eq!(1 + error.others().len(), expected.len(), "{name}: {error}");
+            assert!(error.to_string().contains(expected[0].1[0]), "{name}: {error}");
+        }
+        assert_eq!(project.versions(), before, "{name}");
+    }
+    // Edited one after the other, each is what it would have been from the start.
+    for (name, edit, _) in EDITS.iter().filter(|(name, ..)| *name != "the kept columns") {
+        project.define(&edit(&sql));
+        assert_eq!(project.recomputed().is_empty(), ["nothing", "case and space"].contains(name), "{name}");
+        project.run(2).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(project.recomputed().is_empty(), "{name}");
+        project.assert_clean(name);
+    }
 }

@@ -84,6 +84,12 @@ impl Project {
         runtime::run(&project::load(&self.spec())?.pipeline, options)
     }
 
+    /// What the next run would compute anew, and why.
+    pub(crate) fn recomputed(&self) -> Vec<(String, Vec<String>)> {
+        let found = runtime::dry_run(&project::load(&self.spec()).unwrap().pipeline).unwrap();
+        found.recompute.into_iter().map(|r| (r.name.replace("main.default.", ""), r.reasons)).collect()
+    }
+
     /// Compares every table with what its definition says.
     pub(crate) fn verify(&self) -> Result<VerifyReport> {
         let options = RunOptions { workers: 2, ..RunOptions::default() };

@@ -21,6 +21,7 @@ fn begin(epoch: u64, files: &[&str]) -> Begin {
         .into(),
         fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
         once: if epoch == 1 { vec!["o".into()] } else { vec![] },
+        ..Begin::default()
     }
 }
 
