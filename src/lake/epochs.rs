@@ -62,6 +62,9 @@ pub enum Position {
         from: Option<i64>,
         /// Last version of this epoch.
         to: i64,
+        /// The table's own id, by which a table that was made anew is noticed.
+        #[serde(default)]
+        table: Option<String>,
     },
 }
 
@@ -140,6 +143,7 @@ pub struct History {
     pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
+    delta_tables: BTreeMap<String, String>,
 }
 
 impl History {
@@ -166,6 +170,11 @@ impl History {
     /// The number of the last generation; 0 if there was none.
     pub fn generation(&self) -> u64 {
         self.generation.as_ref().map_or(0, |x| x.generation)
+    }
+
+    /// The own id of the table that a table source was when it was last read.
+    pub fn delta_table(&self, source: &str) -> Option<&str> {
+        self.delta_tables.get(source).map(String::as_str)
     }
 
     pub(super) fn begin(&mut self, begin: Begin) {
@@ -195,7 +204,10 @@ impl History {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
                 }
-                Position::Delta { to, .. } => {
+                Position::Delta { to, table, .. } => {
+                    if let Some(table) = table {
+                        self.delta_tables.insert(source.clone(), table);
+                    }
                     self.delta.insert(source, to);
                 }
             }

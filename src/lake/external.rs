@@ -1,19 +1,26 @@
 //! Delta tables that others write: their versions, rows and commits, read through delta-rs.
 
+mod entry;
+mod pieces;
+
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::prelude::SessionContext;
 use deltalake::DeltaTable;
-use deltalake::kernel::{Action, Add};
+use deltalake::kernel::StructType;
 use futures::{StreamExt, TryStreamExt};
+use serde_json::Value;
 
 use super::log::entry_path;
 use super::scan::RowStream;
 use super::storage::Lake;
 use super::types::{conform, from_delta};
 use crate::error::{Error, Result};
+
+pub use entry::Entry;
+pub use pieces::{Part, Piece};
 
 /// A Delta table of others.
 #[derive(Clone, Debug)]
@@ -22,21 +29,17 @@ pub struct ExternalTable {
     location: String,
 }
 
-/// What one commit did to a table.
-#[derive(Debug, Default)]
-pub struct Changes {
-    added: Vec<Add>,
-    /// Whether rows were removed or changed, not only moved.
-    pub removes: bool,
-    /// Whether the table's schema or properties were set.
-    pub redefines: bool,
-}
-
-impl Changes {
-    /// Whether rows were added.
-    pub fn adds(&self) -> bool {
-        !self.added.is_empty()
-    }
+/// A table as its newest version defines it.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The version.
+    pub version: i64,
+    /// The table's own id: a table that was dropped and made again has another one.
+    pub id: String,
+    /// Columns: every type one that a table of ours can hold.
+    pub schema: SchemaRef,
+    protocol: Value,
+    metadata: Value,
 }
 
 impl ExternalTable {
@@ -73,21 +76,28 @@ impl ExternalTable {
         self.lake.display(&self.location)
     }
 
-    /// The newest version and the schema that it has: every type one that a table of ours can hold.
+    /// The newest version and what it defines. Costs one reading of the log.
     ///
     /// # Errors
     /// `SOURCE_NOT_FOUND` (external) if there is no table; `SOURCE_NOT_READABLE` (external); `UNSUPPORTED_DATA_TYPE` (user).
-    pub async fn latest(&self) -> Result<(i64, SchemaRef)> {
+    pub async fn head(&self) -> Result<Head> {
         let delta = self.load(None).await?;
         let state = delta.snapshot().map_err(|e| self.unreadable(e))?;
         let version = i64::try_from(state.version()).map_err(|e| self.unreadable(e))?;
-        Ok((version, from_delta(&state.schema())?))
+        let metadata = serde_json::to_value(state.metadata()).map_err(|e| self.unreadable(e))?;
+        Ok(Head {
+            version,
+            id: metadata.get("id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            schema: from_delta(&state.schema())?,
+            protocol: serde_json::to_value(state.protocol()).map_err(|e| self.unreadable(e))?,
+            metadata,
+        })
     }
 
     /// All rows at a version, in a schema: columns by name, absent ones null.
     ///
     /// # Errors
-    /// As [`latest`](Self::latest); a version that the table no longer has is not readable.
+    /// As [`head`](Self::head); a version that the table no longer has is not readable.
     pub async fn rows_at(&self, version: i64, schema: &SchemaRef) -> Result<RowStream> {
         let delta = self.load(Some(version)).await?;
         let provider = delta.table_provider().build().await.map_err(|e| self.unreadable(e))?;
@@ -98,35 +108,43 @@ impl ExternalTable {
     ///
     /// # Errors
     /// `SOURCE_VERSION_GONE` (external) if its log entry was cleaned up; `SOURCE_NOT_READABLE` (external).
-    pub async fn changes(&self, version: i64) -> Result<Changes> {
-        let path = entry_path(&self.location, version);
-        let bytes = self.lake.get(&path).await?.ok_or_else(|| {
+    pub async fn entry(&self, version: i64) -> Result<Entry> {
+        let bytes = self.lake.get(&entry_path(&self.location, version)).await?.ok_or_else(|| {
             Error::external(
                 "SOURCE_VERSION_GONE",
                 format!("the log of {} no longer has version {version}", self.location()),
             )
-            .help("keep its log longer than the pipeline rests")
+            .help(KEEP)
         })?;
-        let mut changes = Changes::default();
-        for action in serde_json::Deserializer::from_slice(&bytes).into_iter::<Action>() {
-            match action.map_err(|e| self.unreadable(e))? {
-                Action::Add(add) if add.data_change => changes.added.push(add),
-                Action::Remove(remove) if remove.data_change => changes.removes = true,
-                Action::Metadata(_) | Action::Protocol(_) => changes.redefines = true,
-                _ => {}
-            }
-        }
-        Ok(changes)
+        Entry::parse(version, &bytes).map_err(|e| self.unreadable(e))
     }
 
-    /// The rows that the commit of a version added; only for one that removed none.
+    /// Versions whose entries are in the log, in order. Costs one listing.
     ///
     /// # Errors
-    /// As [`rows_at`](Self::rows_at).
-    pub async fn added_rows(&self, version: i64, changes: Changes, schema: &SchemaRef) -> Result<RowStream> {
+    /// External errors of the storage.
+    pub async fn versions(&self) -> Result<Vec<i64>> {
+        let names = self.lake.list(&format!("{}/_delta_log", self.location)).await?;
+        Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
+    }
+
+    /// The columns that an entry defines, if it does.
+    ///
+    /// # Errors
+    /// `SOURCE_NOT_READABLE` (external); `UNSUPPORTED_DATA_TYPE` (user).
+    pub fn redefined(&self, entry: &Entry) -> Result<Option<SchemaRef>> {
+        let Some(text) = entry.schema() else { return Ok(None) };
+        let parsed: StructType = serde_json::from_str(text).map_err(|e| self.unreadable(e))?;
+        from_delta(&parsed).map(Some)
+    }
+
+    /// The columns at a version.
+    ///
+    /// # Errors
+    /// As [`head`](Self::head); a version that the table no longer has is not readable.
+    pub async fn schema_at(&self, version: i64) -> Result<SchemaRef> {
         let delta = self.load(Some(version)).await?;
-        let provider = delta.table_provider().with_adds(changes.added).build().await.map_err(|e| self.unreadable(e))?;
-        self.stream(Arc::new(provider), schema).await
+        from_delta(&delta.snapshot().map_err(|e| self.unreadable(e))?.schema())
     }
 
     async fn load(&self, version: Option<i64>) -> Result<DeltaTable> {
@@ -156,6 +174,9 @@ impl ExternalTable {
         Error::external("SOURCE_NOT_READABLE", format!("cannot read the Delta table {}", self.location())).caused_by(e)
     }
 }
+
+const KEEP: &str = "keep the log (delta.logRetentionDuration) and removed files (delta.deletedFileRetentionDuration) of \
+                    that table longer than the pipeline rests; a full refresh of what it feeds begins anew from its rows of now";
 
 fn not_found(location: &str) -> Error {
     Error::external("SOURCE_NOT_FOUND", format!("there is no Delta table {location}"))

@@ -49,6 +49,17 @@ pub(crate) enum Input {
     Bytes(Vec<u8>),
 }
 
+/// A file in a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// Its name.
+    pub(crate) name: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// When it was last written, in milliseconds of the storage's clock.
+    pub(crate) modified: i64,
+}
+
 impl Lake {
     /// Opens the storage at a local path, a `file://` URL or, where the feature is compiled in, an object-store URL.
     /// The last folder of a local path is created if it is missing.
@@ -148,6 +159,16 @@ impl Lake {
             .map_err(|e| Error::user("UNSUPPORTED_STORAGE", format!("cannot open the storage {url}")).caused_by(e))?;
         register_log_store(url);
         Ok(Lake { inner: Arc::new(Inner { root, backend: Backend::Remote { store, prefix } }) })
+    }
+
+    /// A storage in the memory of the process.
+    #[cfg(test)]
+    pub(crate) fn in_memory() -> Lake {
+        let store = Objects::remote(Arc::new(object_store::memory::InMemory::new()), Guard::default());
+        Url::parse("memory:///some/place")
+            .map_err(|e| Error::internal("no URL for the memory").caused_by(e))
+            .and_then(|url| Lake::with_store(store, &url))
+            .unwrap_or_else(|e| unreachable!("{e}"))
     }
 
     /// The root, as a URL that ends in `/`.
@@ -302,6 +323,38 @@ impl Lake {
         Ok(names)
     }
 
+    /// The files right in a folder, also temporary ones; none if there is no such folder.
+    pub(crate) async fn stored(&self, folder: &str) -> Result<Vec<Stored>> {
+        match &self.inner.backend {
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(folder));
+                blocking(move || disk.stored(&path).map_err(|e| read_error(&path.display().to_string(), e))).await
+            }
+            Backend::Remote { store, prefix } => {
+                let folder = join(prefix, folder);
+                let listed: Vec<_> = store
+                    .list(Some(&folder))
+                    .try_collect()
+                    .await
+                    .map_err(|e| store_error("list", folder.as_ref(), e))?;
+                let stored = |x: &object_store::ObjectMeta| {
+                    let mut parts = x.location.prefix_match(&folder)?;
+                    let name = parts.next()?.as_ref().to_owned();
+                    let modified = x.last_modified.timestamp_millis();
+                    parts.next().is_none().then_some(Stored { name, size: x.size, modified })
+                };
+                Ok(listed.iter().filter_map(stored).collect())
+            }
+        }
+    }
+
+    /// Makes durable what a listing of a folder shows: an earlier run may have stopped just before it was.
+    pub(crate) async fn sync_folder(&self, folder: &str) -> Result<()> {
+        let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
+        let (disk, path) = (disk.clone(), disk.root().join(folder));
+        blocking(move || disk.sync_folder(&path).map_err(|e| write_error(&path, e))).await
+    }
+
     /// Removes files; one that is gone already is no error.
     pub(crate) async fn remove(&self, locations: Vec<String>) -> Result<()> {
         match &self.inner.backend {
@@ -352,6 +405,14 @@ impl Lake {
         }
     }
 
+    /// The store under the storage, from its root on.
+    pub(crate) fn objects(&self) -> Objects {
+        match &self.inner.backend {
+            Backend::Local(disk) => Objects::local(disk),
+            Backend::Remote { store, .. } => store.clone(),
+        }
+    }
+
     /// Loads a table's log, the newest version or a given one; `None` if there is no table.
     pub(crate) async fn load_delta(&self, location: &str, version: Option<i64>) -> Result<Option<DeltaTable>> {
         if self.list(&format!("{location}/_delta_log")).await?.is_empty() {
@@ -362,12 +423,8 @@ impl Lake {
                 .caused_by(e)
         };
         let url = self.table_url(location)?;
-        let store = match &self.inner.backend {
-            Backend::Local(disk) => Objects::local(disk),
-            Backend::Remote { store, .. } => store.clone(),
-        };
-        let mut builder =
-            DeltaTableBuilder::from_url(url.clone()).map_err(failed)?.with_storage_backend(Arc::new(store), url);
+        let store = Arc::new(self.objects());
+        let mut builder = DeltaTableBuilder::from_url(url.clone()).map_err(failed)?.with_storage_backend(store, url);
         if let Some(version) = version {
             builder = builder.with_version(as_version(version)?);
         }

@@ -58,6 +58,15 @@ impl Descriptor {
         })
     }
 
+    /// As an action of the log says it; `None` if it is of another kind than this module writes.
+    pub(crate) fn from_json(json: &Value) -> Option<Self> {
+        let number = |name: &str| json.get(name).and_then(Value::as_i64);
+        let small = |name: &str| number(name).and_then(|x| i32::try_from(x).ok());
+        let text = |name: &str| json.get(name).and_then(Value::as_str);
+        let (kind, path) = (text("storageType")?, text("pathOrInlineDv")?);
+        Descriptor::from_parts(kind, path, small("offset"), small("sizeInBytes")?, number("cardinality")?).ok()
+    }
+
     /// Name of the file.
     pub(crate) fn file_name(&self) -> String {
         file_name(self.file)
@@ -84,13 +93,7 @@ impl VectorFile {
     pub(crate) fn push(&mut self, rows: &RoaringBitmap) -> Result<Descriptor> {
         let too_large = |_| Error::internal("a deletion vector file of more than 2 GiB");
         let offset = self.bytes.len();
-        let mut data = Vec::with_capacity(16 + rows.serialized_size());
-        data.extend(MAGIC.to_le_bytes());
-        // One bucket, for the rows below 2^32.
-        data.extend(1u64.to_le_bytes());
-        data.extend(0u32.to_le_bytes());
-        rows.serialize_into(&mut data)
-            .map_err(|e| Error::internal("a deletion vector cannot be written").caused_by(e))?;
+        let data = encode(rows)?;
         let size = i32::try_from(data.len()).map_err(too_large)?;
         self.bytes.extend(size.to_be_bytes());
         self.bytes.extend(&data);
@@ -125,6 +128,11 @@ pub(crate) fn read(file: &[u8], descriptor: &Descriptor) -> Result<RoaringBitmap
     if word(at + 4 + size).map(u32::from_be_bytes) != Some(crc32fast::hash(data)) {
         return Err("the checksum of the deletion vector does not match".into());
     }
+    decode(data, descriptor.cardinality)
+}
+
+/// The rows of a vector.
+fn decode(data: &[u8], cardinality: u64) -> Result<RoaringBitmap, String> {
     let Some((magic, body)) = data.split_first_chunk::<4>() else {
         return Err("the deletion vector is cut off".into());
     };
@@ -132,7 +140,7 @@ pub(crate) fn read(file: &[u8], descriptor: &Descriptor) -> Result<RoaringBitmap
         return Err("unknown format of a deletion vector".into());
     }
     let rows = RoaringTreemap::deserialize_from(body).map_err(|e| e.to_string())?;
-    if rows.len() != descriptor.cardinality {
+    if rows.len() != cardinality {
         return Err("the deletion vector has another number of rows than the log says".into());
     }
     let mut out = RoaringBitmap::new();
@@ -143,6 +151,65 @@ pub(crate) fn read(file: &[u8], descriptor: &Descriptor) -> Result<RoaringBitmap
         out |= bitmap;
     }
     Ok(out)
+}
+
+/// The bytes of a vector.
+fn encode(rows: &RoaringBitmap) -> Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(16 + rows.serialized_size());
+    data.extend(MAGIC.to_le_bytes());
+    // One bucket, for the rows below 2^32.
+    data.extend(1u64.to_le_bytes());
+    data.extend(0u32.to_le_bytes());
+    rows.serialize_into(&mut data).map_err(|e| Error::internal("a deletion vector cannot be written").caused_by(e))?;
+    Ok(data)
+}
+
+/// Where a vector of any writer is.
+pub(crate) enum Foreign {
+    /// In a file, by its name relative to the table's root.
+    File(String, Descriptor),
+    /// Nowhere else: these are its rows.
+    Rows(RoaringBitmap),
+    /// In a file outside the table.
+    Elsewhere,
+}
+
+/// What the log says of a vector of any writer. The error says what is wrong, without a place.
+pub(crate) fn foreign(descriptor: &Value) -> Result<Foreign, String> {
+    let missing = "the log describes a deletion vector in part only";
+    let text = |key: &str| descriptor.get(key).and_then(Value::as_str).ok_or(missing);
+    let number = |key: &str| descriptor.get(key).and_then(Value::as_u64).ok_or(missing);
+    let (path, size, cardinality) = (text("pathOrInlineDv")?, number("sizeInBytes")?, number("cardinality")?);
+    let small = |x: u64| u32::try_from(x).map_err(|_| missing);
+    Ok(match text("storageType")? {
+        "u" => {
+            let (prefix, id) = path.len().checked_sub(20).and_then(|at| path.split_at_checked(at)).ok_or(missing)?;
+            let id: [u8; 16] = z85_decode(id).and_then(|x| x.try_into().ok()).ok_or(missing)?;
+            let file = Uuid::from_bytes(id);
+            let offset = descriptor.get("offset").and_then(Value::as_u64).unwrap_or(1);
+            let slash = if prefix.is_empty() { "" } else { "/" };
+            let descriptor = Descriptor { file, offset: small(offset)?, size: small(size)?, cardinality };
+            Foreign::File(format!("{prefix}{slash}{}", file_name(file)), descriptor)
+        }
+        "i" => {
+            let bytes = z85_decode(path).ok_or(missing)?;
+            Foreign::Rows(decode(bytes.get(..small(size)? as usize).ok_or(missing)?, cardinality)?)
+        }
+        _ => Foreign::Elsewhere,
+    })
+}
+
+/// A vector as it stands in the log itself.
+pub(crate) fn inline(rows: &RoaringBitmap) -> Result<Value> {
+    let mut data = encode(rows)?;
+    let size = data.len();
+    data.resize(size.next_multiple_of(4), 0);
+    Ok(json!({
+        "storageType": "i",
+        "pathOrInlineDv": z85_encode(&data),
+        "sizeInBytes": size,
+        "cardinality": rows.len(),
+    }))
 }
 
 fn z85_encode(bytes: &[u8]) -> String {
@@ -175,7 +242,7 @@ fn z85_decode(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 mod tests {
     use super::*;
 
@@ -215,6 +282,11 @@ mod tests {
         let json = a.to_json();
         let b = Descriptor::from_parts("u", json["pathOrInlineDv"].as_str().unwrap(), Some(1), 34, 1).unwrap();
         assert_eq!(a, b);
+        let Foreign::File(name, c) = foreign(&json).unwrap() else { panic!("a file") };
+        assert_eq!((name, c), (a.file_name(), a));
+        let rows = RoaringBitmap::from_sorted_iter((0..5000).filter(|x| x % 7 != 3)).unwrap();
+        let Foreign::Rows(back) = foreign(&inline(&rows).unwrap()).unwrap() else { panic!("rows") };
+        assert_eq!(back, rows);
         assert_eq!(Descriptor::from_parts("i", "abc", None, 3, 1).unwrap_err().code(), "TABLE_CHANGED_OUTSIDE");
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct WrittenQuery {
 #[derive(Clone, Debug)]
 pub(crate) struct WrittenRelation {
     pub(crate) stream: bool,
+    /// Options of the stream, as written.
+    pub(crate) options: Vec<(Name, String)>,
     pub(crate) source: WrittenSource,
     pub(crate) span: Span,
 }

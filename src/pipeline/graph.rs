@@ -217,8 +217,10 @@ fn relation_text(pipeline: &Pipeline, relation: &Relation) -> String {
     let source = match &relation.source {
         RelationSource::Dataset(name) => pipeline.short(name),
         RelationSource::Quarantine(name) => pipeline.short(&name.quarantine()),
-        RelationSource::External { name, location: None } => format!("outside table {name}"),
-        RelationSource::External { name, location: Some(location) } => format!("outside table {name} at {location}"),
+        RelationSource::External { name, location: None, .. } => format!("outside table {name}"),
+        RelationSource::External { name, location: Some(location), .. } => {
+            format!("outside table {name} at {location}")
+        }
         RelationSource::Files(files) => format!("files {}", files.path),
     };
     if relation.stream { format!("stream of {source}") } else { source }

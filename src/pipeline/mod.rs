@@ -11,6 +11,7 @@ mod lineage;
 mod lint;
 mod lookup;
 pub(crate) mod names;
+mod read_table;
 pub(crate) mod resolve;
 pub(crate) mod source;
 
@@ -28,6 +29,8 @@ pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, START_COLUMN};
 pub use graph::Graph;
 pub use lint::Lint;
 pub use names::near_miss;
+pub(crate) use read_table::bytes as parse_bytes;
+pub use read_table::{ReadMode, ReadTable, StartAt};
 pub use resolve::Settings;
 pub use source::Source;
 
@@ -208,6 +211,8 @@ pub enum RelationSource {
         name: TableName,
         /// Location from `configuration`, if given.
         location: Option<String>,
+        /// How it is read.
+        read: ReadTable,
     },
     /// Files.
     Files(ReadFiles),

@@ -12,7 +12,7 @@ use super::declaration::{
 use super::lint::{Lint, lint};
 use super::names::near_miss;
 use super::source::Source;
-use super::{Dataset, Flow, FlowKind, Pipeline, Query, Relation, RelationSource, TableName};
+use super::{Dataset, Flow, FlowKind, Pipeline, Query, ReadTable, Relation, RelationSource, TableName};
 use crate::error::{Error, Result, Span};
 use crate::sql::{Context, Snippets, absolute};
 
@@ -231,11 +231,28 @@ impl Resolver<'_> {
     }
 
     fn relation(&mut self, relation: WrittenRelation, defaults: &Defaults) -> Option<Relation> {
-        let WrittenRelation { stream, source, span } = relation;
-        let source = match source {
+        let WrittenRelation { stream, options, source, span } = relation;
+        let mut source = match source {
             WrittenSource::Files(files) => RelationSource::Files(files),
             WrittenSource::Table(name) => self.table(&name, defaults)?,
         };
+        match (&mut source, options.first()) {
+            (RelationSource::External { read, .. }, _) if stream => match ReadTable::of_stream(&options) {
+                Ok(options) => *read = options,
+                Err(error) => {
+                    self.errors.push(error);
+                    return None;
+                }
+            },
+            (_, Some((option, _))) => {
+                let message = format!("`{}` is an option for a table outside the pipeline", option.text);
+                self.errors.push(Error::user("INVALID_OPTION", message).at(&option.span).help(
+                    "leave it out: changes of a dataset of the pipeline, also of its verdicts, flow on by themselves",
+                ));
+                return None;
+            }
+            (_, None) => {}
+        }
         Some(Relation { stream, source, span })
     }
 
@@ -283,7 +300,7 @@ impl Resolver<'_> {
             };
             self.lints.extend(lint);
         }
-        Some(RelationSource::External { name, location })
+        Some(RelationSource::External { name, location, read: ReadTable::current() })
     }
 
     /// The dataset whose quarantine table would bear this name.

@@ -14,7 +14,7 @@ use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_wall};
 use super::unique::{KnownKeys, unique};
-use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, Source, SourceKind, Stored};
+use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, Source, Stored};
 use crate::error::{Error, Result};
 use crate::pipeline::{DatasetKind, FlowKind, ScdType, TableName};
 
@@ -64,7 +64,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
                 .iter()
                 .flat_map(|f| &f.reads)
                 .map(|(r, _)| match r {
-                    Reading::Outside(s) if matches!(s.kind, SourceKind::DeltaSnapshot { .. }) => Reads::Snapshot,
+                    Reading::Outside(s) if s.kind.retracts() => Reads::Snapshot,
                     Reading::Outside(_) => Reads::Stream,
                     Reading::Dataset(i) | Reading::Quarantine(i) => Reads::Dataset(*i),
                 })
@@ -128,7 +128,7 @@ impl Numbering {
             for (reading, _) in &flow.reads {
                 let Reading::Outside(source) = reading else { continue };
                 let number = self.sources.len();
-                self.sources.push(source.clone());
+                self.sources.push((**source).clone());
                 let input = if direct {
                     Input::Source(number)
                 } else {

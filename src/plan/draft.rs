@@ -16,14 +16,14 @@ use super::schema::{position, stored_field, stored_schema, stored_type};
 use super::{Outside, Source, SourceKind};
 use crate::error::{Error, Result};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, Relation, RelationSource, TableName,
-    near_miss,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, ReadMode, ReadTable, Relation,
+    RelationSource, TableName, near_miss,
 };
 
 /// A relation of a flow.
 #[derive(Clone, Debug)]
 pub(super) enum Reading {
-    Outside(Source),
+    Outside(Box<Source>),
     Dataset(usize),
     Quarantine(usize),
 }
@@ -187,13 +187,9 @@ fn draft_flow<'a>(
                 let id = if many { format!("{origin}:{counter}") } else { origin.clone() };
                 let kind = match &relation.source {
                     RelationSource::Files(files) => SourceKind::Files(files.clone()),
-                    RelationSource::External { name, location } => {
+                    RelationSource::External { name, location, read } => {
                         let location = location.clone().unwrap_or_else(|| outside.location(name));
-                        if relation.stream || once {
-                            SourceKind::DeltaStream { location }
-                        } else {
-                            SourceKind::DeltaSnapshot { location }
-                        }
+                        SourceKind::Delta { location, read: as_read(read, flow, once) }
                     }
                     RelationSource::Dataset(_) | RelationSource::Quarantine(_) => continue,
                 };
@@ -208,7 +204,7 @@ fn draft_flow<'a>(
                 }
                 let schema = stored_schema(&schema);
                 let source = Source { id, kind, schema: Arc::clone(&schema), once, span: relation.span.clone() };
-                (Reading::Outside(source), schema)
+                (Reading::Outside(Box::new(source)), schema)
             }
         });
     }
@@ -222,10 +218,26 @@ fn draft_flow<'a>(
     Ok(DraftFlow { flow, reads, plan })
 }
 
+/// How a flow reads a table. What is read once never goes. Straight into AUTO CDC, the keys tell an update from a delete,
+/// and the rows before it are no events.
+fn as_read(read: &ReadTable, flow: &Flow, once: bool) -> ReadTable {
+    let mut read = read.clone();
+    if once && read.retracts() {
+        read.mode = ReadMode::Append;
+    }
+    if let (ReadMode::ChangeFeed { keys, preimages }, FlowKind::AutoCdc(cdc)) = (&mut read.mode, &flow.kind) {
+        *preimages = false;
+        if keys.is_empty() {
+            *keys = cdc.keys.iter().map(|key| key.text.clone()).collect();
+        }
+    }
+    read
+}
+
 /// A name that is neither a dataset nor a table is a slip, not a failure of the storage.
 fn unknown(error: Error, relation: &Relation, number: &BTreeMap<&TableName, usize>) -> Error {
     match &relation.source {
-        RelationSource::External { name, location: None }
+        RelationSource::External { name, location: None, .. }
             if ["SOURCE_NOT_FOUND", "STORAGE_NOT_ACCESSIBLE"].contains(&error.code()) =>
         {
             let error = Error::user(

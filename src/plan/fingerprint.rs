@@ -10,7 +10,7 @@ use datafusion::physical_expr::expressions::Literal;
 
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
-use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source, SourceKind};
+use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
 
 /// Prefix of the parts that stand for what a dataset reads.
 pub const UPSTREAM: &str = "upstream ";
@@ -133,9 +133,7 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
 
 fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
     match node {
-        Node::Read { input: Input::Source(i), .. } => {
-            sources.get(*i).is_none_or(|s| matches!(s.kind, SourceKind::DeltaSnapshot { .. }))
-        }
+        Node::Read { input: Input::Source(i), .. } => sources.get(*i).is_none_or(|s| s.kind.retracts()),
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),

@@ -28,7 +28,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::error::Span;
-use crate::pipeline::{Action, DatasetKind, ReadFiles, ScdType, TableName};
+use crate::pipeline::{Action, DatasetKind, ReadFiles, ReadTable, ScdType, TableName};
 
 pub use analyze::Outside;
 pub use analyze::analyze;
@@ -85,16 +85,20 @@ pub struct Source {
 pub enum SourceKind {
     /// Files, each read once.
     Files(ReadFiles),
-    /// A Delta table, read as appended rows.
-    DeltaStream {
+    /// A Delta table.
+    Delta {
         /// Path or URL.
         location: String,
+        /// How it is read.
+        read: ReadTable,
     },
-    /// A Delta table, read as its current rows.
-    DeltaSnapshot {
-        /// Path or URL.
-        location: String,
-    },
+}
+
+impl SourceKind {
+    /// Rows are taken back when they are outside no more.
+    pub fn retracts(&self) -> bool {
+        matches!(self, SourceKind::Delta { read, .. } if read.retracts())
+    }
 }
 
 /// Where the rows of a dataset are kept.

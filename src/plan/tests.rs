@@ -17,7 +17,7 @@ impl Outside for Declared {
     fn schema(&self, _: &str, kind: &SourceKind) -> Result<SchemaRef> {
         Ok(match kind {
             SourceKind::Files(read) => read.schema.clone().expect("tests declare schemas"),
-            SourceKind::DeltaStream { .. } | SourceKind::DeltaSnapshot { .. } => Arc::new(Schema::new(vec![
+            SourceKind::Delta { .. } => Arc::new(Schema::new(vec![
                 Field::new("id", DataType::Int64, true),
                 Field::new("name", DataType::Utf8, true),
             ])),

@@ -1,47 +1,68 @@
 //! What there is to do: what is new outside, and which tables have to be made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::runtime::Handle;
 
-use super::definitions::table_key;
+use super::definitions::{moved, table_key};
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake, Position, Table};
+use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaOptions, DeltaSource, FileSource, is_unchanged};
+use crate::sources::{DeltaSource, FileSource, First, is_unchanged};
 
-/// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
-pub(super) fn gone(
-    plan: &Plan,
-    history: &History,
-    lake: &Lake,
-    io: &Handle,
-) -> Result<impl Iterator<Item = TableId> + use<>> {
-    let mut gone = Vec::new();
-    for (index, dataset) in plan.datasets.iter().enumerate() {
-        for table in [TableId::Rows(index), TableId::Quarantine(index)] {
-            let wanted = matches!(table, TableId::Rows(_)) || dataset.quarantine.is_some();
-            if !wanted || !history.versions.contains_key(&table_key(plan, table)) {
-                continue;
+/// How the tables are found that have epochs, as the log says.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Derived tables that are not there any more, or not with all they held: they are made again from the replay points.
+    pub(super) gone: Vec<TableId>,
+    /// Tables that someone else has changed.
+    pub(super) changed: BTreeMap<TableId, Error>,
+}
+
+impl Found {
+    /// Reads the logs of the tables since the last complete epoch.
+    ///
+    /// # Errors
+    /// `REPLAY_POINT_GONE` (external); external errors of the storage.
+    pub(super) fn read(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Found> {
+        let mut found = Found::default();
+        for (index, dataset) in plan.datasets.iter().enumerate() {
+            for id in [TableId::Rows(index), TableId::Quarantine(index)] {
+                let wanted = matches!(id, TableId::Rows(_)) || dataset.quarantine.is_some();
+                let Some(version) = history.versions.get(&table_key(plan, id)).filter(|_| wanted) else { continue };
+                let path = path(lake, dataset, id);
+                match io.block_on(Table::open(lake, &path))? {
+                    Some(table) if dataset.replay_point || table.version() >= *version => {
+                        if let Err(error) = io.block_on(table.unchanged_since(*version)) {
+                            found.changed.insert(id, error.dataset(dataset.label()));
+                        }
+                    }
+                    None if dataset.replay_point => {
+                        return Err(Error::external(
+                            "REPLAY_POINT_GONE",
+                            format!(
+                                "the table {} is gone, and with it what was read from outside",
+                                lake.display(&path)
+                            ),
+                        )
+                        .dataset(dataset.label())
+                        .help("restore it from a backup"));
+                    }
+                    _ => found.gone.push(id),
+                }
             }
-            let path = path(lake, dataset, table);
-            if io.block_on(Table::open(lake, &path))?.is_some() {
-                continue;
-            }
-            if dataset.replay_point {
-                return Err(Error::external(
-                    "REPLAY_POINT_GONE",
-                    format!("the table {} is gone, and with it what was read from outside", lake.display(&path)),
-                )
-                .dataset(dataset.label())
-                .help("restore it from a backup"));
-            }
-            gone.push(table);
         }
+        Ok(found)
     }
-    Ok(gone.into_iter())
+
+    /// An error if a table has been changed by someone else, unless it will be compared with its definition anyway.
+    pub(super) fn unchanged(&mut self, compare: &BTreeSet<TableId>) -> Result<()> {
+        self.changed.retain(|id, _| !compare.contains(id));
+        Error::all(std::mem::take(&mut self.changed).into_values()).map_or(Ok(()), Err)
+    }
 }
 
 /// Whether what an epoch was to read is outside as it was found. Of tables this is not known before they are read.
@@ -57,11 +78,41 @@ pub(super) struct Backlog {
     positions: BTreeMap<usize, Position>,
     /// Files, and bytes after which no further file is taken.
     limits: BTreeMap<usize, (usize, Option<u64>)>,
+    /// Versions of tables that are left for the epochs after.
+    later: BTreeMap<usize, VecDeque<Position>>,
+}
+
+/// What is new of a table whose changes are known up to a version, an epoch's share each.
+async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&str>)>) -> Result<VecDeque<Position>> {
+    let source = DeltaSource::open(location, read).await?;
+    let from = match known {
+        Some((at, id)) if at <= source.version() && id.is_none_or(|id| id == source.id()) => Some(at),
+        // The rows of another table under the name are compared with those that are stored.
+        Some(_) if read.retracts() => None,
+        Some(_) => return Err(source.recreated()),
+        None => match source.first().await? {
+            First::Rows => None,
+            First::After(at) => Some(at),
+            First::NotYet => return Ok(VecDeque::new()),
+        },
+    };
+    let table = Some(source.id().to_owned());
+    let Some(mut from) = from else {
+        return Ok(VecDeque::from([Position::Delta { from: None, to: source.version(), table }]));
+    };
+    let mut positions = VecDeque::new();
+    for to in source.ends(from).await? {
+        if to > from || known.is_none() {
+            positions.push_back(Position::Delta { from: Some(from), to, table: table.clone() });
+        }
+        from = to;
+    }
+    Ok(positions)
 }
 
 impl Backlog {
     pub(super) fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
-        let (mut positions, mut limits) = (BTreeMap::new(), BTreeMap::new());
+        let (mut positions, mut limits, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) {
                 continue;
@@ -77,19 +128,21 @@ impl Backlog {
                         .map_err(|e| e.at(&source.span))?;
                     (!found.is_empty()).then_some(Position::Files(found))
                 }
-                SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                    let to = io
-                        .block_on(async {
-                            DeltaSource::open(location, DeltaOptions::default()).await?.latest_version().await
-                        })
-                        .map_err(|e| e.at(&source.span))?;
-                    let from = history.delta_position(&source.id);
-                    (from != Some(to)).then_some(Position::Delta { from, to })
+                SourceKind::Delta { location, read } => {
+                    let known = if moved(plan, history, index)? {
+                        None
+                    } else {
+                        history.delta_position(&source.id).map(|at| (at, history.delta_table(&source.id)))
+                    };
+                    let mut found = io.block_on(versions(location, read, known)).map_err(|e| e.at(&source.span))?;
+                    let first = found.pop_front();
+                    later.insert(index, found);
+                    first
                 }
             };
             positions.extend(position.map(|p| (index, p)));
         }
-        Ok(Backlog { positions, limits })
+        Ok(Backlog { positions, limits, later })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -119,7 +172,11 @@ impl Backlog {
                     }
                     Position::Files(files)
                 }
-                other => other,
+                delta => {
+                    let next = self.later.get_mut(&index).and_then(VecDeque::pop_front);
+                    self.positions.extend(next.map(|next| (index, next)));
+                    delta
+                }
             };
             share.insert(index, position);
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::backlog::gone;
+use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
@@ -39,6 +39,30 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     all
 }
 
+/// Whether the rows of a source were stored elsewhere before, so that they have to be read anew.
+///
+/// # Errors
+/// `SOURCE_MODE_CHANGED` (user) if where they are to be stored there are other rows.
+pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
+    let Some(id) = plan.sources.get(source).map(|s| &s.id) else { return Ok(false) };
+    let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(|d| d.label());
+    let (Some(before), Some(now)) = (history.fingerprints.get(&format!("{SOURCE}{id}")), now) else { return Ok(false) };
+    if *before == now {
+        return Ok(false);
+    }
+    if history.fingerprints.contains_key(&now) {
+        return Err(Error::user(
+            "SOURCE_MODE_CHANGED",
+            format!(
+                "{now} has rows that came through {before}, and flow {id} is to read them straight from outside now"
+            ),
+        )
+        .help("read the table in the mode that it was read in, or write into a new table")
+        .dataset(now));
+    }
+    Ok(true)
+}
+
 /// What fingerprints are made of, as far as the log does not know it.
 pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
@@ -57,7 +81,7 @@ pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String
 fn place(kind: &SourceKind) -> String {
     match kind {
         SourceKind::Files(read) => read.path.clone(),
-        SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => location.clone(),
+        SourceKind::Delta { location, .. } => location.clone(),
     }
 }
 
@@ -120,7 +144,7 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
 /// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
 pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Vec<Recompute>> {
     let mut all = changes(plan, history);
-    for table in gone(plan, history, lake, io)? {
+    for table in Found::read(plan, history, lake, io)?.gone {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
         let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
         let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
 use super::columns::{add_wall, by_arrival};
@@ -41,29 +41,31 @@ pub fn hydrate<'t>(
                     None => continue,
                 },
             };
-            let hydration = Hydration {
-                table,
-                version: Some(*version),
-                only: None,
-                inlet,
-                epoch: start.hydrated,
-                schema,
-                wall: dataset.wall,
-            };
+            let hydration =
+                Hydration { table, rows: Rows::At(*version), inlet, epoch: start.hydrated, schema, wall: dataset.wall };
             hydration.send(&history.walls, mail, io)?;
         }
     }
     Ok(())
 }
 
+/// Rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// All, as of a version.
+    At(i64),
+    /// Those that arrived in an epoch.
+    Arrived(u64),
+    /// Those that came or went since a version.
+    Since(i64),
+}
+
 /// Stored rows on their way to an inlet.
 pub struct Hydration<'a> {
     /// The table.
     pub table: &'a Table,
-    /// As of this version; the newest if absent.
-    pub version: Option<i64>,
-    /// Only rows that arrived in this epoch, if given.
-    pub only: Option<u64>,
+    /// Which of its rows.
+    pub rows: Rows,
     /// Where they go.
     pub inlet: Inlet,
     /// The epoch in which they enter.
@@ -78,14 +80,16 @@ impl Hydration<'_> {
     /// Sends the rows.
     pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
-        let mut rows = match self.version {
-            Some(version) => io.block_on(self.table.scan_at(version))?,
-            None => self.table.scan(),
+        let mut rows = match self.rows {
+            Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Since(version) => io.block_on(self.table.changed_since(version))?,
         };
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {
-            for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
-                if self.only.is_some_and(|only| only != arrived) || part.num_rows() == 0 {
+            let (batch, diff) = batch?;
+            for (arrived, part) in by_arrival(&batch).map_err(wrong)? {
+                if matches!(self.rows, Rows::Arrived(epoch) if epoch != arrived) || part.num_rows() == 0 {
                     continue;
                 }
                 let mut part = conform(&part, &self.schema)?;
@@ -100,7 +104,8 @@ impl Hydration<'_> {
                 }
                 sent += part.num_rows() as u64;
                 next += 1;
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs: None };
+                let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

@@ -1,6 +1,6 @@
 //! Ingress actors: one thread a source and epoch, which reads what the epoch's record names and deals it to the workers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -8,14 +8,14 @@ use crossbeam_channel::Sender;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-use super::columns::{add_wall, by_arrival};
+use super::columns::add_wall;
+use super::difference::{Outside, columns};
 use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, relabel};
 use crate::error::{Error, Result};
-use crate::lake::types::conform;
-use crate::lake::{Position, RowStream, Table};
+use crate::lake::{Position, Table};
 use crate::plan::{Source, SourceKind};
-use crate::sources::{DeltaOptions, DeltaSource, FileSource, ReadStats};
+use crate::sources::{DeltaSource, FileSource, ReadStats};
 
 /// What an ingress actor reports when it ends.
 pub struct Read {
@@ -39,6 +39,8 @@ pub struct Ingress {
     pub wall_micros: i64,
     /// The replay point's table, for sources whose rows come and go.
     pub stored: Option<Arc<Table>>,
+    /// Walls of the epochs in which stored rows have arrived.
+    pub walls: Arc<BTreeMap<u64, i64>>,
     /// Where input and output run.
     pub io: Handle,
     /// To the workers.
@@ -72,84 +74,31 @@ impl Ingress {
                     stats += reader.stats();
                 }
             }
-            (SourceKind::DeltaStream { location }, Position::Delta { from, to }) => {
-                let mut rows = self.io.block_on(async {
-                    let table = DeltaSource::open(location, DeltaOptions::default()).await?;
-                    match from {
-                        Some(from) => table.appended(*from, *to).await,
-                        None => table.snapshot(*to).await,
+            (SourceKind::Delta { location, read }, Position::Delta { from, to, table }) => {
+                let source = self.io.block_on(DeltaSource::open(location, read))?;
+                let same = table.as_deref().is_none_or(|id| id == source.id());
+                if read.retracts() {
+                    let outside = Outside { source: &source, schema: &self.source.schema, io: &self.io };
+                    let difference = outside.difference(from.filter(|_| same), *to, self.stored.as_deref())?;
+                    for (rows, arrived, diff) in difference {
+                        stats.rows += rows.num_rows() as u64;
+                        let diffs = vec![diff; rows.num_rows()];
+                        deal.send(rows, arrived.unwrap_or(self.epoch), Some(diffs))?;
                     }
-                })?;
-                while let Some(rows) = self.io.block_on(rows.next()) {
-                    let rows = self.columns(&rows?)?;
-                    stats.rows += rows.num_rows() as u64;
-                    deal.rows(&rows, None)?;
+                } else if same {
+                    let mut rows = self.io.block_on(source.rows(*from, *to))?;
+                    while let Some(rows) = self.io.block_on(rows.next()) {
+                        let rows = columns(&rows?, &self.source.schema)?;
+                        stats.rows += rows.num_rows() as u64;
+                        deal.rows(&rows, None)?;
+                    }
+                } else {
+                    return Err(source.recreated());
                 }
-            }
-            (SourceKind::DeltaSnapshot { location }, Position::Delta { to, .. }) => {
-                let rows = self.io.block_on(async {
-                    DeltaSource::open(location, DeltaOptions::default()).await?.snapshot(*to).await
-                })?;
-                stats.rows = self.difference(rows, &mut deal)?;
             }
             _ => return Err(Error::internal(format!("the log and the plan disagree on source {}", self.source.id))),
         }
         Ok(stats)
-    }
-
-    /// The columns of a foreign table that are read.
-    fn columns(&self, rows: &RecordBatch) -> Result<RecordBatch> {
-        let schema = &self.source.schema;
-        let columns = schema.fields().iter().map(|f| rows.column_by_name(f.name()).cloned());
-        let columns = columns.collect::<Option<Vec<_>>>().ok_or_else(|| {
-            Error::external("SOURCE_NOT_READABLE", format!("a column of the source {} is gone", self.source.id))
-        })?;
-        relabel(schema, columns, rows.num_rows()).map_err(wrong)
-    }
-
-    /// The rows by which the outside differs from what is stored.
-    fn difference(&self, mut rows: RowStream, deal: &mut Deal<'_>) -> Result<u64> {
-        let codec = crate::dataflow::Codec::of(&self.source.schema).map_err(wrong)?;
-        let mut now: Vec<RecordBatch> = Vec::new();
-        while let Some(batch) = self.io.block_on(rows.next()) {
-            now.push(self.columns(&batch?)?);
-        }
-        let mut counts: HashMap<Vec<u8>, i64> = HashMap::new();
-        for batch in &now {
-            for row in codec.encode(batch.columns()).map_err(wrong)? {
-                *counts.entry(row.to_vec()).or_default() += 1;
-            }
-        }
-        let mut changed = 0;
-        if let Some(stored) = &self.stored {
-            let mut rows = stored.scan();
-            while let Some(batch) = self.io.block_on(rows.next()) {
-                for (arrived, part) in by_arrival(&batch?).map_err(wrong)? {
-                    let part = conform(&part, &self.source.schema)?;
-                    let mut diffs = vec![0i64; part.num_rows()];
-                    for (row, diff) in codec.encode(part.columns()).map_err(wrong)?.iter().zip(&mut diffs) {
-                        match counts.get_mut(row.as_bytes()) {
-                            Some(count) if *count > 0 => *count -= 1,
-                            _ => *diff = -1,
-                        }
-                    }
-                    changed += diffs.iter().filter(|d| **d != 0).count() as u64;
-                    deal.send(part, arrived, Some(diffs))?;
-                }
-            }
-        }
-        for batch in now {
-            let mut diffs = vec![0i64; batch.num_rows()];
-            for (row, diff) in codec.encode(batch.columns()).map_err(wrong)?.iter().zip(&mut diffs) {
-                if let Some(count) = counts.get_mut(row.as_bytes()).filter(|count| **count > 0) {
-                    *count -= 1;
-                    *diff = 1;
-                }
-            }
-            changed += diffs.iter().filter(|d| **d != 0).count() as u64;
-            deal.send(batch, self.epoch, Some(diffs))?;
-        }
-        Ok(changed)
     }
 }
 
@@ -174,7 +123,9 @@ impl Deal<'_> {
         if rows.num_rows() == 0 {
             return Ok(());
         }
-        let rows = add_wall(&rows, self.ingress.wall_micros).map_err(wrong)?;
+        // A row that goes was there under the wall of its arrival.
+        let wall = self.ingress.walls.get(&arrived).copied().unwrap_or(self.ingress.wall_micros);
+        let rows = add_wall(&rows, wall).map_err(wrong)?;
         let mut batch = Batch { epoch: self.ingress.epoch, arrived, rows, diffs: diffs.map(Into::into) };
         if let Some(diffs) = &batch.diffs {
             let mask = diffs.iter().map(|d| Some(*d != 0)).collect();

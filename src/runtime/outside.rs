@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Lake, Table, schemas};
 use crate::pipeline::{EPOCH_COLUMN, TableName};
 use crate::plan::{Outside, SourceKind};
-use crate::sources::{DeltaOptions, DeltaSource, FileSource, metadata_field};
+use crate::sources::{DeltaSource, FileSource, metadata_field};
 
 /// The world outside, as seen from a storage.
 pub struct LakeOutside {
@@ -57,8 +57,8 @@ impl Outside for LakeOutside {
                     _ => Ok(schema),
                 }
             }
-            SourceKind::DeltaStream { location } | SourceKind::DeltaSnapshot { location } => {
-                let table = self.io.block_on(DeltaSource::open(location, DeltaOptions::default()))?;
+            SourceKind::Delta { location, read } => {
+                let table = self.io.block_on(DeltaSource::open(location, read))?;
                 // The epoch of arrival of another pipeline is no column of its rows.
                 let columns = table.schema().fields().iter().filter(|f| f.name() != EPOCH_COLUMN);
                 Ok(Arc::new(Schema::new(columns.cloned().collect::<Vec<_>>())))

@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::{Backlog, Found};
 use super::definitions::{recompute, refuse, start};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -114,7 +114,9 @@ impl Ready {
             refuse(recompute(&plan, history, lake, io)?)?;
         }
         let backlog = Backlog::find(&plan, history, io)?;
-        let start = Start { compare: gone(&plan, history, lake, io)?.chain(start.compare).collect(), ..start };
+        let mut found = Found::read(&plan, history, lake, io)?;
+        found.unchanged(&start.compare)?;
+        let start = Start { compare: found.gone.into_iter().chain(start.compare).collect(), ..start };
         Ok(Ready { plan, start, backlog })
     }
 

@@ -1,50 +1,70 @@
-//! Delta tables of others as a source: their rows at a version, and the rows appended since another.
+//! Delta tables of others as a source: their rows at a version, and what later versions changed.
+
+mod feed;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use futures::{StreamExt, TryStreamExt, stream};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Schema, SchemaRef};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 
 use crate::error::{Error, Result};
-use crate::lake::external::ExternalTable;
+use crate::lake::external::{Entry, ExternalTable, Head, Piece};
+use crate::lake::types::position;
 use crate::lake::{Lake, RowStream};
+use crate::pipeline::{ReadMode, ReadTable, StartAt};
 
-/// How a table is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeltaOptions {
-    /// Commits that change or remove rows are passed over, instead of being an error.
-    pub skip_change_commits: bool,
-}
+pub use feed::{CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION};
 
 /// A Delta table outside the pipeline.
 #[derive(Clone, Debug)]
 pub struct DeltaSource {
     table: ExternalTable,
-    options: DeltaOptions,
+    read: ReadTable,
+    head: Head,
     schema: SchemaRef,
 }
 
+/// Where a source begins that nothing has been read of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// With all rows that are there.
+    Rows,
+    /// With what is changed after a version.
+    After(i64),
+    /// Not yet: there is no version that is new enough.
+    NotYet,
+}
+
 impl DeltaSource {
-    /// Opens the table at a path or URL. Its schema is the one of the newest version, and stays that.
+    /// Opens the table at a path or URL. Its schema is the one of the newest version, and stays that; a change feed has
+    /// `_change_type`, `_commit_version` and `_commit_timestamp` behind it. Costs one reading of the log.
     ///
     /// # Errors
     /// `SOURCE_NOT_FOUND`, `SOURCE_NOT_READABLE` (external), naming the table; `UNSUPPORTED_STORAGE`,
-    /// `UNSUPPORTED_DATA_TYPE` (user).
-    pub async fn open(location: &str, options: DeltaOptions) -> Result<DeltaSource> {
-        DeltaSource::of(ExternalTable::open(location).await?, options).await
+    /// `UNSUPPORTED_DATA_TYPE`, `UNKNOWN_COLUMN` for a key, `RESERVED_COLUMN` (user).
+    pub async fn open(location: &str, read: &ReadTable) -> Result<DeltaSource> {
+        DeltaSource::of(ExternalTable::open(location).await?, read).await
     }
 
     /// Opens the table at a location in a lake.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn in_lake(lake: &Lake, location: &str, options: DeltaOptions) -> Result<DeltaSource> {
-        DeltaSource::of(ExternalTable::in_lake(lake, location), options).await
+    pub async fn in_lake(lake: &Lake, location: &str, read: &ReadTable) -> Result<DeltaSource> {
+        DeltaSource::of(ExternalTable::in_lake(lake, location), read).await
     }
 
-    async fn of(table: ExternalTable, options: DeltaOptions) -> Result<DeltaSource> {
-        let (_, schema) = table.latest().await?;
-        Ok(DeltaSource { table, options, schema })
+    async fn of(table: ExternalTable, read: &ReadTable) -> Result<DeltaSource> {
+        let head = table.head().await?;
+        let schema = match &read.mode {
+            ReadMode::ChangeFeed { keys, .. } => feed::schema(&head.schema, keys, &table.location())?,
+            _ => Arc::clone(&head.schema),
+        };
+        Ok(DeltaSource { table, read: read.clone(), head, schema })
     }
 
     /// Path or URL, for people.
@@ -57,12 +77,152 @@ impl DeltaSource {
         &self.schema
     }
 
-    /// The newest version of the table now.
+    /// The newest version when the source was opened.
+    pub fn version(&self) -> i64 {
+        self.head.version
+    }
+
+    /// The table's own id: one that was dropped and made again has another.
+    pub fn id(&self) -> &str {
+        &self.head.id
+    }
+
+    /// The error for a table that is another one than before, under the same name.
+    pub fn recreated(&self) -> Error {
+        Error::external(
+            "SOURCE_RECREATED",
+            format!("the Delta table {} was made anew since it was last read", self.location()),
+        )
+        .help("a full refresh of what it feeds reads the new table from its beginning")
+    }
+
+    /// Where reading begins.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn latest_version(&self) -> Result<i64> {
-        Ok(self.table.latest().await?.0)
+    /// External errors of the storage.
+    pub async fn first(&self) -> Result<First> {
+        Ok(match self.read.start {
+            None => First::Rows,
+            Some(StartAt::Latest) => First::After(self.version()),
+            Some(StartAt::Version(version)) if version > self.version() => First::NotYet,
+            Some(StartAt::Version(version)) => First::After(version - 1),
+            Some(StartAt::Timestamp(micros)) => {
+                let versions = self.table.versions().await?;
+                // Timestamps rise with versions.
+                let (mut low, mut high) = (0, versions.len());
+                while low < high {
+                    let middle = low.midpoint(high);
+                    let Some(version) = versions.get(middle) else { break };
+                    let before = self.table.entry(*version).await?.timestamp.is_none_or(|at| at < micros);
+                    if before { low = middle + 1 } else { high = middle }
+                }
+                match versions.get(low).filter(|version| **version <= self.version()) {
+                    Some(version) => First::After(version - 1),
+                    None => First::NotYet,
+                }
+            }
+        })
+    }
+
+    /// The versions after `from` at which epochs end, the newest last: each takes whole versions until a limit on files
+    /// or bytes is reached. Costs nothing without limits, else one reading of each entry of the log.
+    ///
+    /// # Errors
+    /// External errors of the storage. An entry that is gone counts nothing here.
+    pub async fn ends(&self, from: i64) -> Result<Vec<i64>> {
+        let limit = (self.read.max_files.unwrap_or(u64::MAX), self.read.max_bytes.unwrap_or(u64::MAX));
+        if limit == (u64::MAX, u64::MAX) {
+            return Ok(vec![self.version()]);
+        }
+        let mut ends = Vec::new();
+        let mut taken = (0, 0);
+        for version in from.saturating_add(1)..=self.version() {
+            let (files, bytes) = match self.table.entry(version).await {
+                Ok(entry) => entry.size(),
+                Err(e) if e.code() == "SOURCE_VERSION_GONE" => (0, 0),
+                Err(e) => return Err(e),
+            };
+            let full = taken.0 + files > limit.0 || taken.1 + bytes > limit.1;
+            if full && taken != (0, 0) {
+                ends.push(version - 1);
+                taken = (0, 0);
+            }
+            taken = (taken.0 + files, taken.1 + bytes);
+        }
+        ends.push(self.version());
+        Ok(ends)
+    }
+
+    /// The rows of a stream: all rows at `to`, each an insert in a change feed, if there is no `from`; else what the
+    /// versions after `from` and up to `to` append, or all their changes in a change feed. Commits that only move rows
+    /// to other files add nothing.
+    ///
+    /// Costs the entries of the log, and the files that they add; in a change feed also the files that they remove, and
+    /// memory for the rows of one commit that rewrote files without noting the changed rows.
+    ///
+    /// # Errors
+    /// Before the first row, so that nothing is read in half: `SOURCE_TABLE_CHANGED` (external) if a version changed or
+    /// removed rows and the mode does not say what that means; `SOURCE_SCHEMA_CHANGED` (external) if one changed the
+    /// type of a column; `SOURCE_VERSION_GONE` (external). Items: `SOURCE_FILE_GONE`, `SOURCE_NOT_READABLE` (external).
+    pub async fn rows(&self, from: Option<i64>, to: i64) -> Result<RowStream> {
+        let Some(from) = from else {
+            let rows = self.table.rows_at(to, &self.head.schema).await?;
+            return match &self.read.mode {
+                ReadMode::ChangeFeed { .. } => self.inserted(rows, to).await,
+                _ => Ok(rows),
+            };
+        };
+        let entries = self.entries(from, to).await?;
+        if let ReadMode::ChangeFeed { keys, preimages } = &self.read.mode {
+            return self.fed(entries, keys, *preimages).await;
+        }
+        let mut pieces = Vec::new();
+        for entry in entries {
+            if !entry.rewrites() {
+                pieces.extend(self.table.files(&entry).await?);
+                continue;
+            }
+            let passed = match self.read.mode {
+                ReadMode::SkipChangeCommits => true,
+                ReadMode::IgnoreDeletes => self.table.files(&entry).await?.iter().all(|piece| piece.diff < 0),
+                _ => false,
+            };
+            if !passed {
+                return Err(self.changed(&entry));
+            }
+        }
+        Ok(self.table.read(&self.head, pieces, &self.head.schema).map_ok(|part| part.rows).boxed())
+    }
+
+    /// Rows and by how much each comes (positive) or goes (negative), from the version `from` to the version `to`. Rows
+    /// that a commit only copied come and go.
+    ///
+    /// Costs the entries of the log, and the files that they add and remove.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub async fn changes(&self, from: i64, to: i64) -> Result<BoxStream<'static, Result<(RecordBatch, Vec<i64>)>>> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for entry in self.entries(from, to).await? {
+            pieces.extend(self.table.pieces(&entry).await?);
+        }
+        let location = self.location();
+        let parts = self.table.read(&self.head, pieces, &self.schema).and_then(move |part| {
+            let diffs = match &part.noted {
+                None => Ok(vec![part.piece.diff; part.rows.num_rows()]),
+                Some(kinds) => kinds
+                    .as_string::<i32>()
+                    .iter()
+                    .map(|kind| match kind {
+                        Some("insert" | "update_postimage") => Ok(1),
+                        Some("delete" | "update_preimage") => Ok(-1),
+                        other => Err(feed::unknown_change(&location, other)),
+                    })
+                    .collect(),
+            };
+            futures::future::ready(diffs.map(|diffs| (part.rows, diffs)))
+        });
+        Ok(parts.boxed())
     }
 
     /// All rows at a version.
@@ -70,184 +230,65 @@ impl DeltaSource {
     /// # Errors
     /// `SOURCE_NOT_READABLE` (external), also if the table no longer has the version.
     pub async fn snapshot(&self, version: i64) -> Result<RowStream> {
-        self.table.rows_at(version, &self.schema).await
+        self.table.rows_at(version, &self.head.schema).await
     }
 
-    /// The rows that versions after `from` and up to `to` appended, version by version. Commits that only move rows to
-    /// other files add nothing.
-    ///
-    /// Costs one reading of the log for each version that appended something.
-    ///
-    /// # Errors
-    /// Before the first row, so that nothing is read in half: `SOURCE_TABLE_CHANGED` (external) if a version changed or
-    /// removed rows; `SOURCE_SCHEMA_CHANGED` (external) if one changed the type of a column; `SOURCE_VERSION_GONE`
-    /// (external). Items: `SOURCE_NOT_READABLE` (external).
-    pub async fn appended(&self, from: i64, to: i64) -> Result<RowStream> {
-        let mut versions = Vec::new();
+    /// The entries after `from` and up to `to` that change rows.
+    async fn entries(&self, from: i64, to: i64) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
         let mut redefined = false;
         for version in from.saturating_add(1)..=to {
-            let changes = self.table.changes(version).await?;
-            redefined |= changes.redefines;
-            if changes.removes {
-                if self.options.skip_change_commits {
-                    continue;
-                }
-                return Err(Error::external(
-                    "SOURCE_TABLE_CHANGED",
-                    format!(
-                        "version {version} of {} changes or removes rows, but it is read as a stream of appended rows",
-                        self.location()
-                    ),
-                )
-                .help("set skipChangeCommits, or read the table without STREAM"));
+            let entry = self.table.entry(version).await?;
+            if let Some(schema) = self.table.redefined(&entry)? {
+                redefined = true;
+                self.same_types(&schema, version)?;
             }
-            if changes.adds() {
-                versions.push((version, changes));
+            if !entry.is_empty() {
+                entries.push(entry);
             }
         }
-        if redefined {
-            self.check_schema().await?;
+        if redefined && from >= 0 {
+            let then = self.table.schema_at(from).await?;
+            self.same_types(&then, from)?;
         }
-        let (table, schema) = (self.table.clone(), Arc::clone(&self.schema));
-        let rows = stream::iter(versions)
-            .then(move |(version, changes)| {
-                let (table, schema) = (table.clone(), Arc::clone(&schema));
-                async move { table.added_rows(version, changes, &schema).await }
-            })
-            .try_flatten();
-        Ok(rows.boxed())
+        Ok(entries)
     }
 
     /// Columns may have come or gone; those that are known must have kept their type.
-    async fn check_schema(&self) -> Result<()> {
-        let (_, now) = self.table.latest().await?;
-        for field in self.schema.fields() {
-            if let Some(found) =
-                crate::lake::types::position(now.fields(), field.name()).and_then(|i| now.fields().get(i))
-                && found.data_type() != field.data_type()
-            {
+    fn same_types(&self, then: &Schema, version: i64) -> Result<()> {
+        for field in self.head.schema.fields() {
+            let found = position(then.fields(), field.name()).and_then(|i| then.fields().get(i));
+            if let Some(found) = found.filter(|found| found.data_type() != field.data_type()) {
                 return Err(Error::external(
                     "SOURCE_SCHEMA_CHANGED",
                     format!(
-                        "the column {} of {} was {} and is {} now",
+                        "the column {} of {} changed its type: it is {} in version {version} and {} in version {}",
                         field.name(),
                         self.location(),
+                        found.data_type(),
                         field.data_type(),
-                        found.data_type()
+                        self.version(),
                     ),
                 )
-                .help("run again to take up the new schema"));
+                .help("a full refresh of what it feeds reads the rows of now under the new type"));
             }
         }
         Ok(())
     }
-}
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic)]
-mod tests {
-
-    use arrow::array::{Int64Array, RecordBatch, StringArray};
-    use arrow::datatypes::{DataType, Field, Schema};
-    use deltalake::protocol::SaveMode;
-    use url::Url;
-
-    use super::*;
-    use crate::lake::{Commit, Table, TableSpec};
-
-    fn rows(values: &[i64]) -> RecordBatch {
-        let schema = Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("p", DataType::Utf8, true)]);
-        let parts: Vec<&str> = values.iter().map(|x| if x % 2 == 0 { "even 0/1" } else { "odd" }).collect();
-        RecordBatch::try_new(
-            Arc::new(schema),
-            vec![Arc::new(Int64Array::from(values.to_vec())), Arc::new(StringArray::from(parts))],
+    fn changed(&self, entry: &Entry) -> Error {
+        Error::external(
+            "SOURCE_TABLE_CHANGED",
+            format!(
+                "version {} of {} changes or removes rows, but it is read as a stream of appended rows",
+                entry.version,
+                self.location()
+            ),
         )
-        .unwrap()
-    }
-
-    async fn numbers(stream: Result<RowStream>) -> Vec<i64> {
-        let batches: Vec<_> = stream.unwrap().try_collect().await.unwrap();
-        let mut out = Vec::new();
-        for batch in &batches {
-            let parts = batch.column_by_name("p").unwrap();
-            let numbers = batch.column_by_name("n").unwrap();
-            for row in 0..batch.num_rows() {
-                let n = numbers.as_any().downcast_ref::<Int64Array>().unwrap().value(row);
-                let part = parts.as_any().downcast_ref::<StringArray>().unwrap().value(row);
-                assert_eq!(part, if n % 2 == 0 { "even 0/1" } else { "odd" });
-                out.push(n);
-            }
-        }
-        out.sort_unstable();
-        out
-    }
-
-    fn code(result: Result<RowStream>) -> &'static str {
-        match result {
-            Ok(_) => panic!("no error"),
-            Err(e) => e.code(),
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_partitioned_table_of_others_is_read_by_version() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a table");
-        std::fs::create_dir(&path).unwrap();
-        let url = Url::from_directory_path(&path).unwrap();
-        let open = || async { deltalake::DeltaTable::try_from_url(url.clone()).await.unwrap() };
-        open().await.write(vec![rows(&[1, 2])]).with_partition_columns(["p"]).await.unwrap();
-        open().await.write(vec![rows(&[3, 4])]).await.unwrap();
-        open().await.optimize().await.unwrap();
-        open().await.write(vec![rows(&[5])]).await.unwrap();
-        let source = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap();
-        assert_eq!(source.latest_version().await.unwrap(), 3);
-        assert_eq!(numbers(source.snapshot(0).await).await, [1, 2]);
-        assert_eq!(numbers(source.snapshot(3).await).await, [1, 2, 3, 4, 5]);
-        assert_eq!(numbers(source.appended(0, 3).await).await, [3, 4, 5]);
-        assert_eq!(numbers(source.appended(2, 3).await).await, [5]);
-        assert!(numbers(source.appended(3, 3).await).await.is_empty());
-
-        open().await.write(vec![rows(&[7])]).with_save_mode(SaveMode::Overwrite).await.unwrap();
-        open().await.write(vec![rows(&[8])]).await.unwrap();
-        assert_eq!(code(source.appended(3, 5).await), "SOURCE_TABLE_CHANGED");
-        let skipping = DeltaSource::open(url.as_str(), DeltaOptions { skip_change_commits: true }).await.unwrap();
-        assert_eq!(numbers(skipping.appended(3, 5).await).await, [8]);
-        std::fs::remove_file(path.join("_delta_log/00000000000000000001.json")).unwrap();
-        assert_eq!(code(skipping.appended(0, 5).await), "SOURCE_VERSION_GONE");
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn deletion_vectors_of_the_table_are_honoured() {
-        let folder = tempfile::tempdir().unwrap();
-        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        let spec = TableSpec::new("t", "t", rows(&[]).schema());
-        let mut table = Table::open_or_create(&lake, spec).await.unwrap();
-        let commit = |epoch, inserts: &[i64], deletes: &[i64]| Commit {
-            epoch,
-            inserts: vec![rows(inserts)],
-            deletes: vec![rows(deletes)],
-            ..Commit::default()
-        };
-        table.commit(commit(1, &[1, 2, 3], &[])).await.unwrap();
-        table.commit(commit(2, &[4], &[2])).await.unwrap();
-        table.commit(commit(3, &[5, 6], &[])).await.unwrap();
-        let source = DeltaSource::in_lake(&lake, "t", DeltaOptions::default()).await.unwrap();
-        assert_eq!(numbers(source.snapshot(3).await).await, [1, 3, 4, 5, 6]);
-        assert_eq!(numbers(source.snapshot(1).await).await, [1, 2, 3]);
-        assert_eq!(numbers(source.appended(2, 3).await).await, [5, 6]);
-        assert_eq!(code(source.appended(1, 3).await), "SOURCE_TABLE_CHANGED");
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_table_that_is_not_there_is_an_external_error_with_its_path() {
-        let folder = tempfile::tempdir().unwrap();
-        for path in ["none", "no/where"] {
-            let path = folder.path().join(path);
-            let error = DeltaSource::open(path.to_str().unwrap(), DeltaOptions::default()).await.unwrap_err();
-            assert_eq!(error.code(), "SOURCE_NOT_FOUND");
-            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-            assert!(!path.exists());
-        }
+        .help(
+            "say what that means: WITH ('silverflow.mode' = 'changes') takes rows back with it, 'skipChangeCommits' = \
+             'true' passes such commits over, 'ignoreDeletes' = 'true' those that only remove rows, 'readChangeFeed' = \
+             'true' gives each change as a row",
+        )
     }
 }

@@ -18,6 +18,6 @@ mod parquet;
 #[cfg(test)]
 mod tests;
 
-pub use delta::{DeltaOptions, DeltaSource};
+pub use delta::{DeltaSource, First};
 pub use files::{FileReader, FileSource, METADATA, ReadStats, is_unchanged, metadata_field};
 pub use options::Format;

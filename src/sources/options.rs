@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::hints::{Hint, parse_hints};
 use crate::error::{Error, Result};
+use crate::pipeline::parse_bytes;
 
 /// How a file's bytes are to be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +220,7 @@ impl Options {
                 self.max_files = value.parse().ok().filter(|x| *x > 0).ok_or_else(|| wrong("a number of files"))?
             }
             "maxbytespertrigger" => {
-                self.max_bytes = Some(bytes(value).ok_or_else(|| wrong("a number of bytes, such as 10g"))?)
+                self.max_bytes = Some(parse_bytes(value).ok_or_else(|| wrong("a number of bytes, such as 10g"))?)
             }
             "multiline" => self.multi_line = flag()?,
             "header" => self.header = flag()?,
@@ -245,20 +246,6 @@ impl Options {
         }
         Ok(())
     }
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim().to_lowercase();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text.get(digits.len()..)? {
-        "" | "b" => 1,
-        "k" | "kb" => 1 << 10,
-        "m" | "mb" => 1 << 20,
-        "g" | "gb" => 1 << 30,
-        "t" | "tb" => 1 << 40,
-        _ => return None,
-    };
-    digits.trim().parse::<u64>().ok()?.checked_mul(unit).filter(|x| *x > 0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use super::cursor::Cursor;
 use super::relation::{not_supported, without_query};
 use super::statement::Context;
+use super::stream_options::stream_options;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{CdcParts, FlowBody, WrittenRelation, WrittenSource};
 use crate::pipeline::{ColumnList, IgnoreNull, Name, ScdType};
@@ -45,11 +46,18 @@ fn source(cursor: &mut Cursor) -> Result<WrittenRelation> {
         cursor.expect_token(&Token::RParen)?;
     }
     let span = name.span.clone();
-    Ok(WrittenRelation { stream: true, source: WrittenSource::Table(name), span })
+    let mut options = Vec::new();
+    if cursor.is_word("with") && cursor.peek_at(1) == Some(&Token::LParen) {
+        let at = cursor.next_span();
+        cursor.advance();
+        let inside = cursor.parenthesised()?;
+        options = stream_options(cursor.file(), &inside, at)?;
+    }
+    Ok(WrittenRelation { stream: true, options, source: WrittenSource::Table(name), span })
 }
 
 fn starts_clause(cursor: &Cursor, ahead: usize) -> bool {
-    ["keys", "ignore", "apply", "sequence", "system", "columns", "stored", "track"]
+    ["with", "keys", "ignore", "apply", "sequence", "system", "columns", "stored", "track"]
         .iter()
         .any(|word| cursor.is_word_at(ahead, word))
 }

@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpan, Word};
 
 use super::dialect::PipelineDialect;
-use super::stream::MARK;
+use super::stream::{MARK, OPTIONS};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::Name;
 use crate::pipeline::declaration::WrittenName;
@@ -65,6 +65,18 @@ impl Cursor {
 
     pub(super) fn advance(&mut self) {
         self.position += 1;
+    }
+
+    /// The tokens between a parenthesis and the next one that closes.
+    pub(super) fn parenthesised(&mut self) -> Result<Vec<TokenWithSpan>> {
+        self.expect_token(&Token::LParen)?;
+        let start = self.position;
+        while !self.at_end() && self.peek() != Some(&Token::RParen) {
+            self.advance();
+        }
+        let inside = self.tokens.get(start..self.position).unwrap_or_default().to_vec();
+        self.expect_token(&Token::RParen)?;
+        Ok(inside)
     }
 
     /// Is the next token this word, without quotes and in any case?
@@ -210,7 +222,8 @@ pub(super) fn syntax_error(file: &Source, error: &ParserError, parser: &Parser<'
         (Some(place), _) => place,
         (None, _) => file.span(end),
     };
-    let message = message.rsplit_once(" at Line: ").map_or(message.as_str(), |(message, _)| message).replace(MARK, "");
+    let message =
+        message.rsplit_once(" at Line: ").map_or(message.as_str(), |(message, _)| message).replace([MARK, OPTIONS], "");
     let expected = ["Expected: ", "Expected "].iter().find_map(|prefix| message.strip_prefix(prefix));
     let message = match expected.and_then(|rest| rest.split_once(", found: ").or_else(|| rest.split_once(" found: "))) {
         Some((expected, "EOF")) => format!("expected {}, the statement ends", expected.trim_end_matches(',')),

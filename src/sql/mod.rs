@@ -15,6 +15,7 @@ mod relation;
 mod snippet;
 mod statement;
 mod stream;
+mod stream_options;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -50,7 +50,8 @@ pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpa
     }
 }
 
-fn literal(arg: &FunctionArgExpr) -> Option<String> {
+/// The text of a literal, however it is written.
+pub(super) fn literal(arg: &FunctionArgExpr) -> Option<String> {
     let FunctionArgExpr::Expr(expr) = arg else { return None };
     match expr {
         Expr::Value(value) => match &value.value {

@@ -13,7 +13,8 @@ use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpa
 use super::cursor::{parser, syntax_error, written_name};
 use super::read_files::read_files;
 use super::statement::Context;
-use super::stream::{MARK, mark_streams};
+use super::stream::{MARK, OPTIONS, mark_streams};
+use super::stream_options::{StreamOptions, read_stream};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{WrittenName, WrittenQuery, WrittenRelation, WrittenSource};
 use crate::pipeline::source::Source;
@@ -25,11 +26,12 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
         (Some(first), Some(last)) => AstSpan { start: first.span.start, end: last.span.end },
         _ => return Err(Error::user("PARSE_SYNTAX_ERROR", "expected a query, the statement ends").at(&file.span(end))),
     };
-    let tokens = mark_streams(file, tokens)?;
+    let (tokens, options) = mark_streams(file, tokens)?;
     let mut ast = parse(file, tokens, end)?;
     let mut rewrite = Rewrite {
         context,
         whole,
+        options,
         relations: Vec::new(),
         ctes: Vec::new(),
         scopes: Vec::new(),
@@ -50,7 +52,7 @@ fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<
         match parser.peek_token_ref() {
             TokenWithSpan { token: Token::EOF, .. } => Ok(query),
             TokenWithSpan { token, span } => {
-                let message = format!("expected the end of the query, found `{token}`").replace(MARK, "");
+                let message = format!("expected the end of the query, found `{token}`").replace([MARK, OPTIONS], "");
                 Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(*span)))
             }
         }
@@ -95,6 +97,8 @@ struct InScope {
 struct Rewrite<'a> {
     context: &'a Context<'a>,
     whole: AstSpan,
+    /// Options of streams; a relation's mark counts them.
+    options: Vec<StreamOptions>,
     relations: Vec<WrittenRelation>,
     /// Names of common table expressions that are visible, one list a query, innermost last.
     ctes: Vec<Vec<Ident>>,
@@ -320,7 +324,7 @@ impl Rewrite<'_> {
             self.refuse("TABLESAMPLE", span);
         }
         if !with_hints.is_empty() || !index_hints.is_empty() {
-            self.refuse("an option clause on a table", span);
+            self.refuse("an option clause on a table that is not read as a STREAM", span);
         }
         if *with_ordinality || !partitions.is_empty() || json_path.is_some() {
             self.refuse("this kind of table", span);
@@ -336,7 +340,18 @@ impl Rewrite<'_> {
             return;
         }
         let plain = unmarked(first);
+        let number = first.value.chars().filter(|c| *c == OPTIONS).count();
+        let mut options = number.checked_sub(1).and_then(|i| self.options.get(i)).cloned().unwrap_or_default();
         let source = match args {
+            Some(args) if stream && name.0.len() == 1 && plain.value.eq_ignore_ascii_case("read_stream") => {
+                match read_stream(self.context, &args.args, span) {
+                    Ok((table, given)) => {
+                        options.extend(given);
+                        WrittenSource::Table(table)
+                    }
+                    Err(error) => return self.errors.push(error),
+                }
+            }
             Some(args) if name.0.len() == 1 && plain.value.eq_ignore_ascii_case("read_files") => {
                 match read_files(self.context, &args.args, span) {
                     Ok(files) => WrittenSource::Files(files),
@@ -344,7 +359,8 @@ impl Rewrite<'_> {
                 }
             }
             Some(_) => {
-                return self.refuse(&format!("the table function `{}`", name.to_string().replace(MARK, "")), span);
+                return self
+                    .refuse(&format!("the table function `{}`", name.to_string().replace([MARK, OPTIONS], "")), span);
             }
             None => match written_from(self.context, name) {
                 Ok(written) => WrittenSource::Table(written),
@@ -357,7 +373,7 @@ impl Rewrite<'_> {
             *alias = Some(table_alias(unmarked(last)));
         }
         let number = self.relations.len();
-        self.relations.push(WrittenRelation { stream, source, span: self.context.file.span(span) });
+        self.relations.push(WrittenRelation { stream, options, source, span: self.context.file.span(span) });
         *args = None;
         *name = ObjectName::from(vec![Ident { value: format!("${number}"), quote_style: Some('`'), span }]);
     }
@@ -368,7 +384,7 @@ fn table_alias(name: Ident) -> TableAlias {
 }
 
 fn unmarked(ident: &Ident) -> Ident {
-    Ident { value: ident.value.trim_start_matches(MARK).to_owned(), ..ident.clone() }
+    Ident { value: ident.value.trim_start_matches([MARK, OPTIONS]).to_owned(), ..ident.clone() }
 }
 
 fn written(context: &Context<'_>, name: &ObjectName) -> Option<WrittenName> {
@@ -441,7 +457,8 @@ mod tests {
                 format!("{} {:?} {schema}", files.path, files.options)
             }
         };
-        format!("{}{source}", if relation.stream { "stream " } else { "" })
+        let options = relation.options.iter().map(|(name, value)| format!(" {}={value}", name.text));
+        format!("{}{source}{}", if relation.stream { "stream " } else { "" }, options.collect::<String>())
     }
 
     #[test]
@@ -496,6 +513,14 @@ mod tests {
                 "SELECT * EXCEPT (a), CAST(x AS TIMESTAMP), cast(y as decimal(10,2)), `a b` FROM t",
                 "SELECT * EXCEPT (a), CAST(x AS TIMESTAMP), CAST(y AS DECIMAL(10,2)), `a b` FROM `$0` AS t | t",
             ),
+            (
+                "SELECT x.a FROM STREAM s.x WITH (readChangeFeed = true) JOIN STREAM(y) WITH ('silverflow.mode' = 'changes') z ON s.x.a = z.a",
+                "SELECT x.a FROM `$0` AS x JOIN `$1` z ON x.a = z.a | stream s.x readChangeFeed=true, stream y silverflow.mode=changes",
+            ),
+            (
+                "SELECT * FROM STREAM read_stream(\"s.x\", skipChangeCommits => true, startingVersion => 3) r",
+                "SELECT * FROM `$0` r | stream s.x skipChangeCommits=true startingVersion=3",
+            ),
             ("SELECT * FROM VALUES (1, 'a') AS t(x, y)", "SELECT * FROM (VALUES (1, 'a')) AS t (x, y) | "),
             (
                 "SELECT a FROM STREAM x UNION ALL SELECT a FROM STREAM y",
@@ -530,6 +555,14 @@ mod tests {
             (
                 "WITH RECURSIVE r AS (SELECT 1) SELECT * FROM r",
                 "q.sql:1:1: NOT_SUPPORTED a recursive WITH is not supported yet",
+            ),
+            (
+                "SELECT * FROM STREAM read_stream(startingVersion => 3)",
+                "q.sql:1:22: INVALID_OPTION read_stream needs a table",
+            ),
+            (
+                "SELECT * FROM t WITH (skipChangeCommits = true)",
+                "q.sql:1:15: NOT_SUPPORTED an option clause on a table that is not read as a STREAM is not supported yet",
             ),
             ("SELECT * FROM read_files(schema => 'a INT')", "q.sql:1:15: INVALID_OPTION read_files needs a path"),
             (

@@ -3,12 +3,16 @@
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
+use super::stream_options::{StreamOptions, stream_options};
 use crate::error::{Error, Result};
 use crate::pipeline::source::Source;
 
 /// Stands before the first name of a relation that is read as a stream. No name of a user can hold it: the tokenizer
 /// refuses control characters outside quotes, and quoted names with it are refused by [`mark_streams`].
 pub(super) const MARK: char = '\u{1}';
+
+/// Stands behind [`MARK`] n times where the n-th options of the query belong to the relation.
+pub(super) const OPTIONS: char = '\u{2}';
 
 /// One level of parentheses.
 #[derive(Default)]
@@ -23,8 +27,16 @@ struct Level {
 }
 
 /// Drops each `STREAM` (and the parentheses of `STREAM(…)`) that stands where a table can, and marks the name behind it.
-pub(super) fn mark_streams(file: &Source, tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>> {
+///
+/// Takes `WITH (…)` behind such a table off too; what it says is given beside.
+pub(super) fn mark_streams(
+    file: &Source,
+    tokens: Vec<TokenWithSpan>,
+) -> Result<(Vec<TokenWithSpan>, Vec<StreamOptions>)> {
     let mut result: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut options: Vec<StreamOptions> = Vec::new();
+    // The marked name that ends before the next token.
+    let mut named: Option<usize> = None;
     let mut levels = vec![Level::default()];
     let mut marking = false;
     let mut tokens = tokens.into_iter().peekable();
@@ -32,9 +44,29 @@ pub(super) fn mark_streams(file: &Source, tokens: Vec<TokenWithSpan>) -> Result<
         let outer = levels.len() > 1;
         let Some(level) = levels.last_mut() else { break };
         let table = std::mem::take(&mut level.table);
+        let continues = match &current.token {
+            Token::Period => true,
+            Token::RParen => level.stream,
+            Token::Word(_) => result.last().is_some_and(|before| before.token == Token::Period),
+            _ => false,
+        };
+        if !continues && let Some(at) = named.take() {
+            let with = matches!(&current.token, Token::Word(word) if word.keyword == Keyword::WITH);
+            if with && tokens.peek().is_some_and(|t| t.token == Token::LParen) {
+                tokens.next();
+                let inside: Vec<TokenWithSpan> =
+                    std::iter::from_fn(|| tokens.next_if(|t| t.token != Token::RParen)).collect();
+                tokens.next();
+                options.push(stream_options(file, &inside, current.span)?);
+                if let Some(TokenWithSpan { token: Token::Word(word), .. }) = result.get_mut(at) {
+                    word.value.insert_str(MARK.len_utf8(), &OPTIONS.to_string().repeat(options.len()));
+                }
+                continue;
+            }
+        }
         match &mut current.token {
             Token::Word(word) => {
-                if word.value.contains(MARK) {
+                if word.value.contains([MARK, OPTIONS]) {
                     let message = "a name cannot hold a control character";
                     return Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(current.span)));
                 }
@@ -65,6 +97,7 @@ pub(super) fn mark_streams(file: &Source, tokens: Vec<TokenWithSpan>) -> Result<
                         .help("give the query a name with CREATE TEMPORARY VIEW and read STREAM of that"));
                     }
                     word.value.insert(0, MARK);
+                    named = Some(result.len());
                 } else {
                     match keyword {
                         Keyword::SELECT => (level.select, level.from) = (true, false),
@@ -101,7 +134,7 @@ pub(super) fn mark_streams(file: &Source, tokens: Vec<TokenWithSpan>) -> Result<
         }
         result.push(current);
     }
-    Ok(result)
+    Ok((result, options))
 }
 
 /// `IS [NOT] DISTINCT FROM`
@@ -157,9 +190,10 @@ mod tests {
     fn marked(text: &str) -> String {
         let file = Source::new("q.sql", text);
         match mark_streams(&file, tokens_of(&file).unwrap()) {
-            Ok(tokens) => {
-                let shown: Vec<String> = tokens.iter().map(|t| t.token.to_string().replace(MARK, "!")).collect();
-                shown.join(" ")
+            Ok((tokens, options)) => {
+                let shown = |t: &TokenWithSpan| t.token.to_string().replace(MARK, "!").replace(OPTIONS, "+");
+                let options = options.iter().flatten().map(|(name, value)| format!("{}: {value}", name.text));
+                tokens.iter().map(shown).chain(options).collect::<Vec<_>>().join(" ")
             }
             Err(error) => format!("{}: {}", error.place().span.as_ref().unwrap(), error.message()),
         }
@@ -195,6 +229,14 @@ mod tests {
                 "WITH c AS ( SELECT * FROM !x ) SELECT * FROM c WHERE a IN ( SELECT b FROM !y )",
             ),
             ("SELECT * FROM STREAM x UNION ALL SELECT * FROM STREAM y", "SELECT * FROM !x UNION ALL SELECT * FROM !y"),
+            ("SELECT * FROM STREAM x WITH ('a b' = 'true') y", "SELECT * FROM !+x y a b: true"),
+            (
+                "SELECT * FROM STREAM(a.x) WITH (silverflow.mode 'changes', n=-3), STREAM b.`y` WITH (c TRUE) JOIN c",
+                "SELECT * FROM !+a . x , !++b . `y` JOIN c silverflow.mode: changes n: -3 c: TRUE",
+            ),
+            ("SELECT * FROM STREAM(x WITH (a = b)) AS y", "SELECT * FROM !+x AS y a: b"),
+            ("SELECT * FROM STREAM x WITH (a = )", "q.sql:1:30: expected an option and its value"),
+            ("SELECT * FROM STREAM x WITH ()", "q.sql:1:24: expected an option"),
             ("SELECT * FROM STREAM (SELECT 1)", "q.sql:1:23: STREAM takes a table or read_files(…), not a query"),
             ("SELECT * FROM STREAM('x')", "q.sql:1:22: STREAM takes a table or read_files(…)"),
         ] {

@@ -231,14 +231,18 @@ fn readme(language: &str) -> Vec<String> {
 #[test]
 fn the_language_by_example_is_the_language() {
     let blocks = readme("sql");
-    assert_eq!(blocks.len(), 3);
+    assert_eq!(blocks.len(), 4);
     let around = "
         CREATE STREAMING TABLE customers_bronze AS SELECT * FROM STREAM read_files(
           'landing/customers', format => 'json', schema => 'customer_id STRING');
         CREATE TEMPORARY VIEW orders_clean AS SELECT * EXCEPT (_dq_critical_failures), array('late') AS _dq_warnings
           FROM STREAM(orders_tagged) WHERE size(_dq_critical_failures) = 0;";
     let project = Project::new(&format!("{around}\n{}", blocks.join("\n")));
-    silverflow(&project, &["dry-run"]).check(0, &["orders_history", "quarantine orders_bronze_quarantine"]);
+    for table in ["shop/prices", "shop/stock", "crm/customers"] {
+        crate::upstream::make(&project.path("lakehouse/main").join(table));
+    }
+    silverflow(&project, &["dry-run"])
+        .check(0, &["customers_history", "orders_history", "quarantine orders_bronze_quarantine"]);
 }
 
 #[test]

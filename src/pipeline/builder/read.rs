@@ -135,7 +135,8 @@ impl Reader<'_> {
                 };
                 let source = self.snippets.table(&source)?;
                 let span = source.span.clone();
-                let source = WrittenRelation { stream: true, source: WrittenSource::Table(source), span };
+                let source =
+                    WrittenRelation { stream: true, options: Vec::new(), source: WrittenSource::Table(source), span };
                 let body = FlowBody::AutoCdc { source, clauses: Box::new(parts.finish(&place)?) };
                 declarations.flows.push(self.flow(&name, &target, flow.once, body)?);
             }
