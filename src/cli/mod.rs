@@ -3,6 +3,7 @@
 mod bench;
 mod dry_run;
 mod init;
+mod optimize;
 mod query;
 mod run;
 mod verify;
@@ -36,6 +37,8 @@ enum Command {
     Query(query::Query),
     /// Make a new project that runs.
     Init(init::Init),
+    /// Bring the files and logs of all tables into order; no row changes.
+    Optimize(optimize::Optimize),
     /// Measure the product on this machine.
     Bench(bench::Bench),
 }
@@ -83,6 +86,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Verify(command) => command.run(),
         Command::Query(command) => command.run(),
         Command::Init(command) => command.run(),
+        Command::Optimize(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match result {

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::RecordBatch;
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 
-use super::data::{DataFile, FILE_ROWS, Packer, Reader};
-use super::index::{ByHash, Position, RowHash, RowHasher, RowIndex};
+use super::change::Change;
+use super::data::{DataFile, Reader};
+use super::difference::Difference;
+use super::index::{Position, RowHasher, RowIndex};
+use super::locate::Found;
 use super::log::{Outcome, now_millis};
+use super::policy::Limits;
 use super::storage::blocking;
 use super::table::Table;
-use super::types::{conform, stored_schema};
-use super::vector::VectorFile;
+use super::types::stored_schema;
 use crate::error::{Error, Result};
 
 /// How often a commit begins again after another writer moved rows to other files.
@@ -47,18 +48,12 @@ pub struct Committed {
     pub bytes: u64,
 }
 
-/// The difference between inserts and deletes.
-struct Difference {
-    inserts: Vec<RecordBatch>,
-    /// A hash for each row of `inserts`, where they are needed.
-    hashes: Option<Vec<RowHash>>,
-    deletes: ByHash<usize>,
-}
-
 impl Table {
     /// Applies the changes of an epoch: equal rows in inserts and deletes cancel, new rows become a data file, deleted
     /// ones a bit in a deletion vector, and one entry of the log holds both with the epoch. When it returns, everything
     /// is durable. `None` if there is no difference, or if the table is already at the epoch or past it.
+    ///
+    /// In a table with the property `silverflow.sink` = `rewrite` the files in which rows go are rewritten instead.
     ///
     /// Costs what changes. The first delete of an open table reads the table once to learn where its rows are; from
     /// then on 24 bytes and slack are held for each live row.
@@ -91,7 +86,7 @@ impl Table {
         let hashed = any_deletes || self.index.is_some();
         let Commit { epoch, inserts, deletes, metrics } = commit;
         let difference = blocking(move || Difference::of(&inserts, &deletes, &schema, hashed)).await?;
-        if difference.inserts.is_empty() && difference.deletes.is_empty() {
+        if difference.is_empty() {
             return Ok(None);
         }
         let difference = Arc::new(difference);
@@ -122,54 +117,19 @@ impl Table {
         metrics: &BTreeMap<String, u64>,
     ) -> Result<Option<Committed>> {
         let now = now_millis();
-        let gone = self.locate(&difference.deletes)?;
-        let (stored, work) = (Arc::clone(&self.stored), Arc::clone(difference));
-        let encoded = blocking(move || {
-            let mut packer = Packer::new(&stored, now);
-            for batch in &work.inserts {
-                packer.push(&conform(batch, &stored)?)?;
-            }
-            packer.finish()
-        })
-        .await?;
-
-        let mut writes: Vec<(String, Vec<u8>)> = Vec::new();
-        let mut added: Vec<DataFile> = Vec::new();
-        for part in encoded {
-            writes.push((format!("{}/{}", self.location, part.file.path), part.bytes));
-            added.push(part.file);
-        }
-        let mut vectors = VectorFile::new();
-        let mut touched: Vec<(u32, Option<DataFile>)> = Vec::new();
-        let mut actions: Vec<Value> = Vec::new();
-        for (id, rows) in by_file(&gone) {
-            let file =
-                self.files.get(&id).ok_or_else(|| Error::internal("a row in a file that is not in the table"))?;
-            actions.push(file.remove(true, now));
-            let mut dead = (*file.dead).clone();
-            dead |= rows;
-            let left = if dead.len() < file.rows {
-                let vector = vectors.push(&dead)?;
-                let file = file.with_dead(dead, vector);
-                actions.push(file.add(true));
-                Some(file)
-            } else {
-                None
-            };
-            touched.push((id, left));
-        }
-        actions.extend(added.iter().map(|x| x.add(true)));
-        writes.extend(vectors.finish().map(|(name, bytes)| (format!("{}/{name}", self.location), bytes)));
-
-        let inserted: u64 = added.iter().map(|x| x.rows).sum();
-        let deleted = gone.len() as u64;
+        let found = self.locate(difference).await?;
+        let Change { actions, writes, added, touched, kept } = self.change(by_file(&found), difference, now).await?;
+        let inserted: u64 = difference.inserts.iter().map(|x| x.num_rows() as u64).sum();
+        let deleted = found.len() as u64;
         let written: usize = writes.iter().map(|x| x.1.len()).sum();
         let mut numbers: Map<String, Value> = Map::new();
+        let removed = touched.iter().filter(|x| x.1.is_none()).count();
         for (key, value) in [
             ("numOutputRows", inserted),
             ("numDeletedRows", deleted),
             ("numAddedFiles", added.len() as u64),
-            ("numTouchedFiles", touched.len() as u64),
+            ("numRemovedFiles", removed as u64),
+            ("numDeletionVectorsAdded", (touched.len() - removed) as u64),
             ("numOutputBytes", written as u64),
         ] {
             numbers.insert(key.into(), json!(value.to_string()));
@@ -190,9 +150,14 @@ impl Table {
         let version = self.version + 1;
         let bytes = entry.bytes();
         let total = (written + bytes.len()) as u64;
+        let paths = writes.iter().map(|x| x.0.clone()).collect();
         match entry.create(&self.lake, &self.location, version, bytes, writes).await? {
             Outcome::Committed => {}
-            Outcome::Rewritten | Outcome::Repeated => return Ok(None),
+            Outcome::Rewritten | Outcome::Repeated => {
+                // No entry has these files. What stays behind is removed with other orphans, in time.
+                self.lake.remove(paths).await.ok();
+                return Ok(None);
+            }
             Outcome::Earlier => {
                 return Err(Error::external(
                     "TABLE_CHANGED_OUTSIDE",
@@ -214,10 +179,15 @@ impl Table {
             self.next_file += 1;
         }
         if let Some(index) = &mut self.index {
-            for (hash, position) in gone {
-                index.remove(hash, position);
+            for Found { hash, indexed, .. } in found {
+                index.remove(hash, indexed);
             }
-            for (hash, position) in difference.hashes.iter().flatten().zip(positions(first)) {
+            let mut places = positions(first, Limits::of(self.rewrites).settled);
+            for ((hash, old), new) in kept.into_iter().zip(&mut places) {
+                index.remove(hash, old);
+                index.insert(hash, new);
+            }
+            for (hash, position) in difference.hashes.iter().flatten().zip(places) {
                 index.insert(*hash, position);
             }
         }
@@ -226,28 +196,9 @@ impl Table {
         Ok(Some(Committed { version, inserted, deleted, bytes: total }))
     }
 
-    fn locate(&self, deletes: &ByHash<usize>) -> Result<Vec<(RowHash, Position)>> {
-        let mut gone = Vec::new();
-        if deletes.is_empty() {
-            return Ok(gone);
-        }
-        let index = self.index.as_ref().ok_or_else(|| Error::internal("no index of rows"))?;
-        for (hash, count) in deletes {
-            let found = index.lowest(hash, *count);
-            if found.len() < *count {
-                return Err(Error::internal(format!(
-                    "{} of {count} equal rows to delete are not in the table {}",
-                    count - found.len(),
-                    self.location()
-                )));
-            }
-            gone.extend(found.into_iter().map(|x| (*hash, x)));
-        }
-        Ok(gone)
-    }
-
     /// Learns where every live row is.
     async fn build_index(&mut self) -> Result<()> {
+        self.moves.clear();
         let (lake, location, schema) = (self.lake.clone(), self.location.clone(), Arc::clone(&self.schema));
         let files: Vec<(u32, DataFile)> = self.files.iter().map(|(id, file)| (*id, file.clone())).collect();
         let rows = usize::try_from(self.rows()).unwrap_or(0);
@@ -273,75 +224,15 @@ impl Table {
     }
 }
 
-/// Positions of rows that are written one after the other, beginning with a file.
-pub(crate) fn positions(first: u32) -> impl Iterator<Item = Position> {
-    (first..).flat_map(|file| (0..FILE_ROWS as u32).map(move |row| Position { file, row }))
+/// Positions of rows that are written one after the other into files of at most `limit` rows, beginning with a file.
+pub(crate) fn positions(first: u32, limit: usize) -> impl Iterator<Item = Position> {
+    (first..).flat_map(move |file| (0..u32::try_from(limit).unwrap_or(u32::MAX)).map(move |row| Position { file, row }))
 }
 
-fn by_file(gone: &[(RowHash, Position)]) -> BTreeMap<u32, RoaringBitmap> {
+fn by_file(gone: &[Found]) -> BTreeMap<u32, RoaringBitmap> {
     let mut files: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
-    for (_, position) in gone {
+    for Found { position, .. } in gone {
         files.entry(position.file).or_default().insert(position.row);
     }
     files
-}
-
-impl Difference {
-    fn of(inserts: &[RecordBatch], deletes: &[RecordBatch], schema: &SchemaRef, hashed: bool) -> Result<Difference> {
-        let stored = stored_schema(schema)?;
-        let exact = |batch: &RecordBatch| {
-            if batch.num_columns() == schema.fields().len() {
-                conform(batch, &stored)
-            } else {
-                Err(Error::internal(format!(
-                    "rows of {} columns for a table of {}",
-                    batch.num_columns(),
-                    schema.fields().len()
-                )))
-            }
-        };
-        let rows = |batches: &[RecordBatch]| {
-            batches.iter().filter(|x| x.num_rows() > 0).map(exact).collect::<Result<Vec<_>>>()
-        };
-        let (mut inserts, deletes) = (rows(inserts)?, rows(deletes)?);
-        if !hashed {
-            return Ok(Difference { inserts, hashes: None, deletes: ByHash::default() });
-        }
-        let hasher = RowHasher::new(&stored)?;
-        let mut going: ByHash<usize> = ByHash::default();
-        for batch in &deletes {
-            for hash in hasher.hash(batch)? {
-                *going.entry(hash).or_default() += 1;
-            }
-        }
-        let mut hashes = Vec::new();
-        let mut coming = Vec::with_capacity(inserts.len());
-        for batch in inserts.drain(..) {
-            let before = hashes.len();
-            let keep: Vec<bool> = hasher
-                .hash(&batch)?
-                .into_iter()
-                .map(|hash| match going.get_mut(&hash) {
-                    Some(count) if *count > 0 => {
-                        *count -= 1;
-                        false
-                    }
-                    _ => {
-                        hashes.push(hash);
-                        true
-                    }
-                })
-                .collect();
-            match hashes.len() - before {
-                0 => {}
-                all if all == batch.num_rows() => coming.push(batch),
-                _ => coming.push(
-                    filter_record_batch(&batch, &BooleanArray::from(keep))
-                        .map_err(|e| Error::internal("rows cannot be filtered").caused_by(e))?,
-                ),
-            }
-        }
-        going.retain(|_, count| *count > 0);
-        Ok(Difference { inserts: coming, hashes: Some(hashes), deletes: going })
-    }
 }

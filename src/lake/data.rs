@@ -5,26 +5,31 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
+use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection,
+};
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::ChunkReader;
 use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::layout::Layout;
 use super::stats::Stats;
 use super::storage::{Input, Lake};
 use super::types::{conform, position};
 use super::vector::{self, Descriptor};
 use crate::error::{Error, Result};
 
-/// Rows of one file at most, so that rewriting it or its vector stays cheap.
-pub(crate) const FILE_ROWS: usize = 1_000_000;
+/// Rows of one page at most: what is read to look at one row.
+const PAGE_ROWS: usize = 4096;
 /// Rows of the batches that are read.
 const BATCH_ROWS: usize = 8192;
 
@@ -45,6 +50,8 @@ pub(crate) struct DataFile {
     pub(crate) vector: Option<Descriptor>,
     /// Rows that are gone: what the vector holds.
     pub(crate) dead: Arc<RoaringBitmap>,
+    /// All its rows are expected to change: see [`Layout`](super::layout::Layout).
+    pub(crate) open: bool,
 }
 
 impl DataFile {
@@ -127,35 +134,44 @@ pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Encodes batches of the table's stored schema into files of at most [`FILE_ROWS`] rows, in order.
+/// Encodes batches of the table's stored schema into files of a number of rows at most, in order.
 pub(crate) struct Packer {
     stored: SchemaRef,
     now: i64,
-    open: Option<Encoder>,
+    limit: usize,
+    layout: Layout,
+    current: Option<Encoder>,
     files: Vec<Encoded>,
 }
 
 impl Packer {
-    /// Files written at `now`.
-    pub(crate) fn new(stored: &SchemaRef, now: i64) -> Self {
-        Packer { stored: Arc::clone(stored), now, open: None, files: Vec::new() }
+    /// Files written at `now`, of at most `limit` rows each.
+    pub(crate) fn new(stored: &SchemaRef, layout: &Layout, limit: usize, now: i64) -> Self {
+        Packer {
+            stored: Arc::clone(stored),
+            now,
+            limit: limit.max(1),
+            layout: layout.clone(),
+            current: None,
+            files: Vec::new(),
+        }
     }
 
     /// Adds rows.
     pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut done = 0;
         while done < batch.num_rows() {
-            let mut encoder = match self.open.take() {
+            let mut encoder = match self.current.take() {
                 Some(encoder) => encoder,
-                None => Encoder::new(&self.stored)?,
+                None => Encoder::new(&self.stored, &self.layout)?,
             };
-            let part = batch.slice(done, (batch.num_rows() - done).min(FILE_ROWS - encoder.rows));
+            let part = batch.slice(done, (batch.num_rows() - done).min(self.limit - encoder.rows));
             done += part.num_rows();
             encoder.write(&part)?;
-            if encoder.rows == FILE_ROWS {
-                self.files.push(encoder.finish(self.now)?);
+            if encoder.rows == self.limit {
+                self.files.push(encoder.finish(&self.layout, self.now)?);
             } else {
-                self.open = Some(encoder);
+                self.current = Some(encoder);
             }
         }
         Ok(())
@@ -163,8 +179,8 @@ impl Packer {
 
     /// The files.
     pub(crate) fn finish(mut self) -> Result<Vec<Encoded>> {
-        if let Some(last) = self.open {
-            self.files.push(last.finish(self.now)?);
+        if let Some(last) = self.current {
+            self.files.push(last.finish(&self.layout, self.now)?);
         }
         Ok(self.files)
     }
@@ -177,17 +193,17 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(stored: &SchemaRef) -> Result<Self> {
+    fn new(stored: &SchemaRef, layout: &Layout) -> Result<Self> {
         let level = ZstdLevel::try_new(1).map_err(encoding)?;
         let properties = WriterProperties::builder()
             .set_created_by(concat!("silverflow version ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_compression(Compression::ZSTD(level))
             .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_offset_index_disabled(true)
+            .set_data_page_row_count_limit(PAGE_ROWS)
             .build();
         let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(Vec::new(), Arc::clone(stored), options).map_err(encoding)?;
-        Ok(Encoder { writer, stats: Stats::new(stored), rows: 0 })
+        Ok(Encoder { writer, stats: Stats::new(stored, layout.open.as_deref()), rows: 0 })
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
@@ -196,14 +212,16 @@ impl Encoder {
         self.writer.write(batch).map_err(encoding)
     }
 
-    fn finish(self, now: i64) -> Result<Encoded> {
+    fn finish(self, layout: &Layout, now: i64) -> Result<Encoded> {
         let bytes = self.writer.into_inner().map_err(encoding)?;
+        let stats = self.stats.to_json();
         let file = DataFile {
             path: format!("part-{}.parquet", Uuid::new_v4()),
             size: bytes.len() as u64,
             rows: self.rows as u64,
             modified: now,
-            stats: self.stats.to_json(),
+            open: layout.open.is_some() && serde_json::from_str(&stats).is_ok_and(|x| layout.is_open(&x)),
+            stats,
             vector: None,
             dead: Arc::default(),
         };
@@ -276,18 +294,54 @@ impl Reader {
     }
 }
 
-fn build<T: parquet::file::reader::ChunkReader + 'static>(
+fn build<T: ChunkReader + 'static>(input: T, schema: &Schema) -> parquet::errors::Result<ParquetRecordBatchReader> {
+    builder(input, schema, PageIndexPolicy::Skip)?.with_batch_size(BATCH_ROWS).build()
+}
+
+fn builder<T: ChunkReader + 'static>(
     input: T,
     schema: &Schema,
-) -> parquet::errors::Result<ParquetRecordBatchReader> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(
-        input,
-        ArrowReaderOptions::new().with_skip_arrow_metadata(true),
-    )?;
+    pages: PageIndexPolicy,
+) -> parquet::errors::Result<ParquetRecordBatchReaderBuilder<T>> {
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true).with_offset_index_policy(pages);
+    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(input, options)?;
     let found = builder.schema().fields();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|x| position(found, x.name())).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
-    builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()
+    Ok(builder.with_projection(mask))
+}
+
+/// Rows of a data file by their number, which must rise. Reads their pages, not the file. Blocks.
+pub(crate) fn rows_at(
+    lake: &Lake,
+    location: &str,
+    file: &DataFile,
+    schema: &SchemaRef,
+    rows: &[u32],
+    runtime: &tokio::runtime::Handle,
+) -> Result<RecordBatch> {
+    fn read<T: ChunkReader + 'static>(input: T, schema: &Schema, rows: &[u32]) -> Result<Vec<RecordBatch>, Failure> {
+        let builder = builder(input, schema, PageIndexPolicy::Optional)?;
+        let total = usize::try_from(builder.metadata().file_metadata().num_rows())?;
+        let one = |row: &u32| (*row as usize)..(*row as usize + 1);
+        if rows.last().is_some_and(|row| *row as usize >= total) {
+            return Err(format!("the file has {total} rows only").into());
+        }
+        let selection = RowSelection::from_consecutive_ranges(rows.iter().map(one), total);
+        let reader = builder.with_row_selection(selection).with_batch_size(BATCH_ROWS).build()?;
+        Ok(reader.collect::<Result<_, _>>()?)
+    }
+    let location = format!("{location}/{}", file.path);
+    let path = lake.display(&location);
+    let input = lake.input(&location, runtime)?;
+    let batches = undamaged(|| match input {
+        Input::File(input) => read(input, schema, rows),
+        Input::Bytes(input) => read(bytes::Bytes::from(input), schema, rows),
+    })
+    .map_err(|e| unreadable(&path, e))?;
+    let batches = batches.iter().map(|x| conform(x, schema)).collect::<Result<Vec<_>>>();
+    let batches = batches.map_err(|e| unreadable(&path, e))?;
+    concat_batches(schema, &batches).map_err(|e| unreadable(&path, e))
 }
 
 /// What a third party found wrong.

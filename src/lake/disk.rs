@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::faults::{Guard, Step};
+use super::storage::Stored;
 
 /// A folder on a local disk. Every change of it goes through here.
 #[derive(Clone, Debug)]
@@ -108,6 +109,31 @@ impl Disk {
         Ok(names)
     }
 
+    /// The files right in a folder, also temporary ones; none if there is no such folder.
+    pub(crate) fn stored(&self, folder: &Path) -> io::Result<Vec<Stored>> {
+        let entries = match self.guard.step(Step::List(folder), || fs::read_dir(folder)) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut stored = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let found = match entry.metadata() {
+                Ok(found) => found,
+                // A temporary file that has its name now.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            let since = found.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            if let (false, Ok(name)) = (found.is_dir(), entry.file_name().into_string()) {
+                let modified = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+                stored.push(Stored { name, size: found.len(), modified });
+            }
+        }
+        Ok(stored)
+    }
+
     /// Removes a file; one that is gone already is no error. Not durable: after a crash it may be there again.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         match self.guard.step(Step::Remove(path), || fs::remove_file(path)) {
@@ -180,7 +206,8 @@ impl Disk {
         }
     }
 
-    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+    /// Makes the names in a folder durable.
+    pub(crate) fn sync_folder(&self, path: &Path) -> io::Result<()> {
         self.guard.step(Step::SyncFolder(path), || sync(path))
     }
 

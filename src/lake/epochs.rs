@@ -162,11 +162,6 @@ impl History {
         self.delta.get(source).copied()
     }
 
-    /// The own id of the table that a table source was when it was last read.
-    pub fn delta_table(&self, source: &str) -> Option<&str> {
-        self.delta_tables.get(source).map(String::as_str)
-    }
-
     /// The history of someone who has never read these sources and has none of these tables.
     pub fn without(&self, sources: &BTreeSet<String>, tables: &BTreeSet<String>) -> History {
         let mut other = self.clone();
@@ -201,6 +196,11 @@ impl History {
         self.generation.as_ref().map_or(0, |x| x.generation)
     }
 
+    /// The own id of the table that a table source was when it was last read.
+    pub fn delta_table(&self, source: &str) -> Option<&str> {
+        self.delta_tables.get(source).map(String::as_str)
+    }
+
     pub(super) fn begin(&mut self, begin: Begin) {
         self.next = self.next.max(begin.epoch + 1);
         self.open = Some(begin);
@@ -216,14 +216,15 @@ impl History {
         self.parts.extend(begin.parts);
         self.rename(&begin.renamed);
         self.behind = complete.behind;
+        let read = |source: &String| !complete.returned.contains(source);
         for source in &begin.forgotten {
             self.files.remove(source);
             self.delta.remove(source);
             self.delta_tables.remove(source);
             self.finished_once.remove(source);
         }
-        self.finished_once.extend(begin.once.into_iter().filter(|id| !complete.returned.contains(id)));
-        for (source, position) in begin.sources.into_iter().filter(|(id, _)| !complete.returned.contains(id)) {
+        self.finished_once.extend(begin.once.into_iter().filter(|source| read(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| read(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))

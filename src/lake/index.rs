@@ -38,14 +38,25 @@ impl RowHasher {
 
     /// One hash a row.
     pub(crate) fn hash(&self, batch: &RecordBatch) -> Result<Vec<RowHash>> {
+        let mut hashes = Vec::with_capacity(batch.num_rows());
+        self.each(batch, |hash, _| hashes.push(hash))?;
+        Ok(hashes)
+    }
+
+    /// Hands each row's hash and bytes to `row`. Equal rows have equal bytes, and only they.
+    pub(crate) fn each(&self, batch: &RecordBatch, mut row: impl FnMut(RowHash, &[u8])) -> Result<()> {
         if batch.num_columns() == 0 {
-            return Ok(vec![[0; 2]; batch.num_rows()]);
+            (0..batch.num_rows()).for_each(|_| row([0; 2], &[]));
+            return Ok(());
         }
         let rows = self
             .converter
             .convert_columns(batch.columns())
             .map_err(|e| Error::internal("rows cannot be compared").caused_by(e))?;
-        Ok(rows.iter().map(|row| split(xxhash_rust::xxh3::xxh3_128(row.as_ref()))).collect())
+        for bytes in &rows {
+            row(split(xxhash_rust::xxh3::xxh3_128(bytes.as_ref())), bytes.as_ref());
+        }
+        Ok(())
     }
 }
 

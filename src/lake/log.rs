@@ -124,13 +124,7 @@ impl Entry {
     }
 
     fn judge(&self, winner: &[u8], lake: &Lake, location: &str, version: i64) -> Result<Outcome> {
-        let changed = |what: &str| {
-            Error::external(
-                "TABLE_CHANGED_OUTSIDE",
-                format!("the table {} changed outside the flow: version {version} is {what}", lake.display(location)),
-            )
-            .help("let no one else write to the tables of a pipeline; a derived table is made again once its folder is gone")
-        };
+        let changed = |what: &str| changed_outside(&lake.display(location), &format!("version {version} is {what}"));
         let actions = parse(winner).map_err(|e| changed("not readable").caused_by(e))?;
         let info = actions.iter().find_map(|x| x.get("commitInfo"));
         let field = |name: &str| info.and_then(|x| x.get(name)).and_then(Value::as_str).unwrap_or("unknown");
@@ -152,19 +146,31 @@ impl Entry {
             let repeated = self.epoch.is_some_and(|x| epoch >= x);
             return Ok(if repeated { Outcome::Repeated } else { Outcome::Earlier });
         }
-        let harmless = actions.iter().all(|action| {
-            let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
-            let fence = |x: &Value| x.get("appId").and_then(Value::as_str) == Some(&fence_id);
-            ["metaData", "protocol", "cdc"].iter().all(|x| action.get(*x).is_none())
-                && action.get("txn").is_none_or(fence)
-                && moves("add")
-                && moves("remove")
-        });
-        if harmless {
+        if harmless(&actions, &fence_id) {
             return Ok(Outcome::Rewritten);
         }
         Err(changed(&format!("{} by {}", field("operation"), field("engineInfo"))))
     }
+}
+
+/// The entry changes no row: it moves some to other files, or holds a generation, or nothing.
+pub(crate) fn harmless(actions: &[Value], fence_id: &str) -> bool {
+    actions.iter().all(|action| {
+        let moves = |kind: &str| action.get(kind).is_none_or(|x| x.get("dataChange") == Some(&json!(false)));
+        let fence = |x: &Value| x.get("appId").and_then(Value::as_str) == Some(fence_id);
+        ["metaData", "protocol", "cdc"].iter().all(|x| action.get(*x).is_none())
+            && action.get("txn").is_none_or(fence)
+            && moves("add")
+            && moves("remove")
+    })
+}
+
+/// Someone else changed the table.
+pub(crate) fn changed_outside(table: &str, what: &str) -> Error {
+    Error::external("TABLE_CHANGED_OUTSIDE", format!("the table {table} changed outside the pipeline: {what}")).help(
+        "let no one else write to the tables of a pipeline; `silverflow run --full-refresh` with the dataset's name makes \
+         the table what its definition says",
+    )
 }
 
 /// A run with a greater generation writes the table now.

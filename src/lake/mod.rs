@@ -4,20 +4,28 @@
 //! a [`Table`] takes the exact changes of an epoch and applies them, an [`EpochLog`] keeps what was read and decided.
 //! Everything async needs a multi-threaded tokio runtime.
 
+mod change;
 mod commit;
 mod compact;
 mod compare;
 mod data;
+mod definition;
+mod difference;
 mod disk;
 mod epoch_log;
 mod epochs;
 pub mod external;
 #[doc(hidden)]
 pub mod faults;
+mod foreign;
 pub mod heartbeat;
 mod index;
+mod layout;
+mod locate;
 mod log;
+mod moves;
 mod objects;
+mod policy;
 pub mod query;
 mod scan;
 pub mod schemas;
@@ -27,14 +35,17 @@ mod table;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod upkeep;
+mod vacuum;
 mod vector;
 
 pub use commit::{Commit, Committed};
-pub use compact::Maintained;
 pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};
 pub use epoch_log::EpochLog;
 pub use epochs::{Abort, Begin, Complete, FileId, Generation, History, Owner, Position};
+pub use layout::Layout;
 pub use scan::{RowStream, Scan};
 pub use storage::Lake;
 pub use table::{Table, TableSpec};
+pub use upkeep::{Done, Maintained, Upkeep};

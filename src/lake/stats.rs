@@ -57,9 +57,11 @@ struct Document<'a> {
 }
 
 impl Stats {
-    /// Of an empty file of this schema.
-    pub(crate) fn new(schema: &Schema) -> Self {
-        let plain = schema.fields().iter().take(COLUMNS).filter(|x| !x.data_type().is_nested());
+    /// Of an empty file of this schema: its first columns, and one that is always wanted.
+    pub(crate) fn new(schema: &Schema, always: Option<&str>) -> Self {
+        let wanted =
+            schema.fields().iter().enumerate().filter(|(i, x)| *i < COLUMNS || Some(x.name().as_str()) == always);
+        let plain = wanted.map(|(_, x)| x).filter(|x| !x.data_type().is_nested());
         let columns = plain
             .map(|x| Column { name: x.name().clone(), data_type: x.data_type().clone(), nulls: 0, range: Range::Empty })
             .collect();
@@ -229,7 +231,7 @@ mod tests {
         let fields: Vec<_> = arrays.iter().map(|(name, x)| Field::new(*name, x.data_type().clone(), true)).collect();
         let schema = Arc::new(Schema::new(fields));
         let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.into_iter().map(|x| x.1).collect()).unwrap();
-        let mut stats = Stats::new(&schema);
+        let mut stats = Stats::new(&schema, None);
         stats.update(&batch);
         stats.update(&batch);
         serde_json::from_str(&stats.to_json()).unwrap()

@@ -49,6 +49,17 @@ pub(crate) enum Input {
     Bytes(Vec<u8>),
 }
 
+/// A file in a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// Its name.
+    pub(crate) name: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// When it was last written, in milliseconds of the storage's clock.
+    pub(crate) modified: i64,
+}
+
 impl Lake {
     /// Opens the storage at a local path, a `file://` URL or, where the feature is compiled in, an object-store URL.
     /// The last folder of a local path is created if it is missing.
@@ -310,6 +321,38 @@ impl Lake {
         };
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// The files right in a folder, also temporary ones; none if there is no such folder.
+    pub(crate) async fn stored(&self, folder: &str) -> Result<Vec<Stored>> {
+        match &self.inner.backend {
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(folder));
+                blocking(move || disk.stored(&path).map_err(|e| read_error(&path.display().to_string(), e))).await
+            }
+            Backend::Remote { store, prefix } => {
+                let folder = join(prefix, folder);
+                let listed: Vec<_> = store
+                    .list(Some(&folder))
+                    .try_collect()
+                    .await
+                    .map_err(|e| store_error("list", folder.as_ref(), e))?;
+                let stored = |x: &object_store::ObjectMeta| {
+                    let mut parts = x.location.prefix_match(&folder)?;
+                    let name = parts.next()?.as_ref().to_owned();
+                    let modified = x.last_modified.timestamp_millis();
+                    parts.next().is_none().then_some(Stored { name, size: x.size, modified })
+                };
+                Ok(listed.iter().filter_map(stored).collect())
+            }
+        }
+    }
+
+    /// Makes durable what a listing of a folder shows: an earlier run may have stopped just before it was.
+    pub(crate) async fn sync_folder(&self, folder: &str) -> Result<()> {
+        let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
+        let (disk, path) = (disk.clone(), disk.root().join(folder));
+        blocking(move || disk.sync_folder(&path).map_err(|e| write_error(&path, e))).await
     }
 
     /// Removes files; one that is gone already is no error.

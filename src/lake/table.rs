@@ -4,31 +4,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use deltalake::DeltaTable;
-use deltalake::kernel::{MetadataExt, StructType};
 use futures::TryStreamExt;
-use serde_json::{Map, Value, json};
-use uuid::Uuid;
+use serde_json::{Map, Value};
 
 use super::data::{DataFile, load_vectors};
+use super::definition::{checked_properties, create, rewrites};
 use super::index::RowIndex;
+use super::layout::Layout;
 use super::log::{Entry, Outcome, Writer, fenced, now_millis};
+use super::moves::Moves;
 use super::storage::Lake;
-use super::types::{from_delta, position, stored_schema, to_delta};
+use super::types::{from_delta, stored_schema};
+use super::upkeep::{CHECKPOINT_INTERVAL, VACUUM_INTERVAL};
+use super::vacuum::Retention;
 use super::vector::Descriptor;
 use crate::error::{Error, Result};
 
 /// Table property with the random id under which epochs are committed.
-const APP_ID: &str = "silverflow.appId";
-/// Properties of Delta that a user may set; the others change what readers and writers must do.
-const FREE_PROPERTIES: [&str; 4] = [
-    "delta.logretentionduration",
-    "delta.deletedfileretentionduration",
-    "delta.enableexpiredlogcleanup",
-    "delta.dataskippingnumindexedcols",
-];
-
+pub(crate) const APP_ID: &str = "silverflow.appId";
 /// What a table should be.
 #[derive(Clone, Debug)]
 pub struct TableSpec {
@@ -44,6 +39,8 @@ pub struct TableSpec {
     pub properties: BTreeMap<String, String>,
     /// Generation of the run that opens the table to write it; 0 if there are no generations.
     pub generation: u64,
+    /// How its rows are laid out in files, in time.
+    pub layout: Layout,
 }
 
 impl TableSpec {
@@ -56,6 +53,7 @@ impl TableSpec {
             comment: None,
             properties: BTreeMap::new(),
             generation: 0,
+            layout: Layout::default(),
         }
     }
 }
@@ -83,8 +81,17 @@ pub struct Table {
     pub(crate) next_file: u32,
     /// Built when a row is first to be deleted.
     pub(crate) index: Option<RowIndex>,
+    /// Rows whose new places the index does not know yet.
+    pub(crate) moves: Moves,
     /// Version of the last log checkpoint written here.
     pub(crate) checkpoint: i64,
+    /// Version at which old files were last removed.
+    pub(crate) vacuumed: i64,
+    /// How long old versions can be read.
+    pub(crate) retention: Retention,
+    /// Touched files are rewritten instead of given vectors.
+    pub(crate) rewrites: bool,
+    pub(crate) layout: Layout,
 }
 
 impl fmt::Debug for Table {
@@ -114,6 +121,8 @@ impl Table {
         if lake.list(&format!("{}/_delta_log", spec.location)).await?.is_empty() {
             create(lake, &spec, &wanted, &properties).await?;
         }
+        // What is found here counts as committed from now on.
+        lake.sync_folder(&format!("{}/_delta_log", spec.location)).await?;
         let delta = lake.load_delta(&spec.location, None).await?.ok_or_else(|| {
             Error::external("STORAGE_FAILED", format!("the table {} vanished", lake.display(&spec.location)))
         })?;
@@ -121,7 +130,8 @@ impl Table {
         table.name.clone_from(&spec.name);
         table.schema = Arc::clone(&spec.schema);
         table.claim(spec.generation).map_err(|e| e.dataset(&spec.name))?;
-        table.evolve(&spec, &wanted, &properties, &delta).await.map_err(|e| e.dataset(&spec.name))?;
+        table.lay_out(spec.layout.clone());
+        table.evolve(&spec, &wanted, properties, &delta).await.map_err(|e| e.dataset(&spec.name))?;
         Ok(table)
     }
 
@@ -161,6 +171,16 @@ impl Table {
         self.lake.display(&self.location)
     }
 
+    /// The greatest generation that the table holds; 0 if none.
+    pub fn generation(&self) -> u64 {
+        self.fence
+    }
+
+    /// Data files of the table.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
     /// Rows in the table.
     pub fn rows(&self) -> u64 {
         self.files.values().map(DataFile::live).sum()
@@ -183,6 +203,7 @@ impl Table {
         let (epoch, fence) = (newest(&app_id).await?, newest(&Writer::fence_id(&app_id)).await?);
         let stored = from_delta(&state.schema())?;
         let version = i64::try_from(state.version()).map_err(|e| unreadable(lake, location, e))?;
+        let configuration = state.metadata().configuration().clone().into_iter().collect();
         let mut table = Table {
             lake: lake.clone(),
             name: location.replace('/', "."),
@@ -196,7 +217,12 @@ impl Table {
             files: BTreeMap::new(),
             next_file: 0,
             index: None,
-            checkpoint: version - version % super::compact::CHECKPOINT_INTERVAL,
+            moves: Moves::default(),
+            checkpoint: version - version % CHECKPOINT_INTERVAL,
+            vacuumed: version - version % VACUUM_INTERVAL,
+            retention: Retention::of(state.table_config()),
+            rewrites: rewrites(&configuration),
+            layout: Layout::default(),
         };
         table.set_files(live_files(lake, location, delta).await?);
         Ok(table)
@@ -204,19 +230,27 @@ impl Table {
 
     /// Takes over what another writer made of the files, the rows being the same. Positions are found anew.
     pub(crate) async fn reload(&mut self) -> Result<()> {
+        self.lake.sync_folder(&format!("{}/_delta_log", self.location)).await?;
         let delta = self
             .lake
             .load_delta(&self.location, None)
             .await?
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
         let fresh = Table::load(&self.lake, &self.location, &delta).await?;
+        let (before, layout) = (self.next_file, std::mem::take(&mut self.layout));
         *self = Table {
             name: self.name.clone(),
             schema: Arc::clone(&self.schema),
             writer: self.writer.clone(),
             checkpoint: self.checkpoint,
+            vacuumed: self.vacuumed,
             ..fresh
         };
+        // Numbers of files are not used again: work that is under way knows its files by them.
+        let files = std::mem::take(&mut self.files);
+        self.files = (before..).zip(files.into_values()).collect();
+        self.next_file = self.files.last_key_value().map_or(before, |(id, _)| id + 1);
+        self.lay_out(layout);
         self.claim(self.writer.generation)
     }
 
@@ -269,6 +303,9 @@ impl Table {
         metrics: Map<String, Value>,
         now: i64,
     ) -> Result<Entry> {
+        if self.fence > self.writer.generation {
+            return Err(fenced(&self.location(), self.fence, self.writer.generation));
+        }
         let mut entry = Entry::new(&self.writer, operation, parameters, metrics, now);
         if self.fence < self.writer.generation {
             entry.fence(now)?;
@@ -282,65 +319,18 @@ impl Table {
         self.fence = self.writer.generation;
     }
 
+    /// How rows are laid out when files are rewritten from now on.
+    pub fn lay_out(&mut self, layout: Layout) {
+        for file in self.files.values_mut() {
+            file.open = layout.open.is_some() && serde_json::from_str(&file.stats).is_ok_and(|x| layout.is_open(&x));
+        }
+        self.layout = layout;
+    }
+
     fn set_files(&mut self, files: Vec<DataFile>) {
         self.files = (0..).zip(files).collect();
         self.next_file = self.files.last_key_value().map_or(0, |(id, _)| id + 1);
         self.index = None;
-    }
-
-    /// Brings columns, comment and properties to the specification, in one commit if anything differs.
-    async fn evolve(
-        &mut self,
-        spec: &TableSpec,
-        wanted: &SchemaRef,
-        properties: &BTreeMap<String, String>,
-        delta: &DeltaTable,
-    ) -> Result<()> {
-        let merged = merge_fields(self.stored.fields(), wanted.fields()).map_err(|(column, old, new)| {
-            Error::user(
-                "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
-                format!("the column {column} of {} is {old} in the table and {new} in the definition", spec.name),
-            )
-            .help("cast the column to the old type, or write to a table of another name")
-        })?;
-        let state = delta.snapshot().map_err(|e| unreadable(&self.lake, &self.location, e))?;
-        let metadata = state.metadata();
-        let stored = Arc::new(Schema::new(merged));
-        let same_schema = stored == self.stored;
-        let same_comment = spec.comment.is_none() || spec.comment.as_deref() == metadata.description();
-        let same_properties = properties.iter().all(|(k, v)| metadata.configuration().get(k) == Some(v));
-        if same_schema && same_comment && same_properties {
-            return Ok(());
-        }
-        let failed =
-            |e: deltalake::kernel::Error| Error::internal("the table's metadata cannot be changed").caused_by(e);
-        let mut changed = metadata.clone().with_schema(&to_delta(&stored)?).map_err(failed)?;
-        if let Some(comment) = &spec.comment {
-            changed = changed.with_description(comment.clone()).map_err(failed)?;
-        }
-        for (key, value) in properties {
-            changed = changed.add_config_key(key.clone(), value.clone()).map_err(failed)?;
-        }
-        let metadata = serde_json::to_value(&changed)
-            .map_err(|e| Error::internal("the table's metadata has no JSON form").caused_by(e))?;
-        let (now, version) = (now_millis(), self.version + 1);
-        let mut entry = self.entry("SET TABLE DEFINITION", Map::new(), Map::new(), now)?;
-        if needs_ntz(&stored) && !needs_ntz(&self.stored) {
-            entry.push(protocol(true));
-        }
-        entry.push(json!({ "metaData": metadata }));
-        match entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await? {
-            Outcome::Committed => {
-                self.committed(version);
-                self.stored = stored;
-                Ok(())
-            }
-            Outcome::Rewritten | Outcome::Repeated | Outcome::Earlier => Err(Error::external(
-                "TABLE_CHANGED_OUTSIDE",
-                format!("the table {} was rewritten while it was opened", self.location()),
-            )
-            .help("run again")),
-        }
     }
 }
 
@@ -387,6 +377,7 @@ async fn live_files(lake: &Lake, location: &str, delta: &DeltaTable) -> Result<V
             stats,
             vector,
             dead: Arc::default(),
+            open: false,
         });
     }
     files.sort_by(|a, b| (a.modified, &a.path).cmp(&(b.modified, &b.path)));
@@ -402,111 +393,8 @@ pub(crate) async fn files_at(lake: &Lake, location: &str, version: i64) -> Resul
     }
 }
 
-fn unreadable(lake: &Lake, location: &str, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+/// The table's log cannot be read.
+pub(crate) fn unreadable(lake: &Lake, location: &str, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::external("TABLE_NOT_READABLE", format!("cannot read the Delta log of {}", lake.display(location)))
         .caused_by(e)
-}
-
-async fn create(
-    lake: &Lake,
-    spec: &TableSpec,
-    stored: &SchemaRef,
-    properties: &BTreeMap<String, String>,
-) -> Result<()> {
-    let now = now_millis();
-    let schema: StructType = to_delta(stored)?;
-    let schema =
-        serde_json::to_string(&schema).map_err(|e| Error::internal("the schema has no JSON form").caused_by(e))?;
-    let mut configuration: Map<String, Value> = properties.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
-    configuration.insert("delta.enableDeletionVectors".into(), json!("true"));
-    configuration.insert("delta.checkpointInterval".into(), json!(super::compact::CHECKPOINT_INTERVAL.to_string()));
-    let writer = Writer { app_id: Uuid::new_v4().to_string(), generation: spec.generation };
-    configuration.insert(APP_ID.into(), json!(writer.app_id));
-    let mut metadata = json!({
-        "id": Uuid::new_v4().to_string(),
-        "name": spec.name,
-        "format": { "provider": "parquet", "options": {} },
-        "schemaString": schema,
-        "partitionColumns": [],
-        "configuration": configuration,
-        "createdTime": now,
-    });
-    if let (Some(comment), Some(fields)) = (&spec.comment, metadata.as_object_mut()) {
-        fields.insert("description".into(), json!(comment));
-    }
-    let mut entry = Entry::new(&writer, "CREATE TABLE", Map::new(), Map::new(), now);
-    entry.push(protocol(needs_ntz(stored)));
-    entry.push(json!({ "metaData": metadata }));
-    if writer.generation > 0 {
-        entry.fence(now)?;
-    }
-    entry.create(lake, &spec.location, 0, entry.bytes(), Vec::new()).await.map(drop)
-}
-
-fn protocol(ntz: bool) -> Value {
-    let mut reader = vec!["deletionVectors"];
-    let mut writer = vec!["deletionVectors", "invariants", "appendOnly"];
-    if ntz {
-        reader.push("timestampNtz");
-        writer.push("timestampNtz");
-    }
-    json!({ "protocol": { "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": reader, "writerFeatures": writer } })
-}
-
-fn needs_ntz(schema: &Schema) -> bool {
-    fn inside(data_type: &DataType) -> bool {
-        match data_type {
-            DataType::Timestamp(_, None) => true,
-            DataType::List(item) | DataType::Map(item, _) => inside(item.data_type()),
-            DataType::Struct(fields) => fields.iter().any(|x| inside(x.data_type())),
-            _ => false,
-        }
-    }
-    schema.fields().iter().any(|x| inside(x.data_type()))
-}
-
-fn checked_properties(spec: &TableSpec) -> Result<BTreeMap<String, String>> {
-    for key in spec.properties.keys() {
-        let folded = key.to_lowercase();
-        if (folded.starts_with("delta.") && !FREE_PROPERTIES.contains(&folded.as_str())) || key == APP_ID {
-            return Err(Error::user("UNSUPPORTED_TABLE_PROPERTY", format!("the table property {key} cannot be set"))
-                .dataset(&spec.name)
-                .help("silverflow decides how its tables are written; retention and data skipping can be set"));
-        }
-    }
-    Ok(spec.properties.clone())
-}
-
-type Conflict = (String, DataType, DataType);
-
-/// The table's fields with those of the definition: new ones at the end, nullable where either is. A conflict names
-/// the column and both types.
-fn merge_fields(table: &Fields, wanted: &Fields) -> Result<Fields, Conflict> {
-    let mut merged = Vec::with_capacity(table.len());
-    for old in table {
-        let field = match position(wanted, old.name()).and_then(|i| wanted.get(i)) {
-            Some(new) => merge_field(old, new)?,
-            None => Field::new(old.name(), old.data_type().clone(), true),
-        };
-        merged.push(field);
-    }
-    for new in wanted.iter().filter(|x| position(table, x.name()).is_none()) {
-        merged.push(Field::new(new.name(), new.data_type().clone(), true));
-    }
-    Ok(merged.into())
-}
-
-fn merge_field(old: &Field, new: &Field) -> Result<Field, Conflict> {
-    let conflict = || (old.name().clone(), old.data_type().clone(), new.data_type().clone());
-    let inside = |(_, _, _): Conflict| conflict();
-    let data_type = match (old.data_type(), new.data_type()) {
-        (a, b) if a == b => a.clone(),
-        (DataType::Struct(a), DataType::Struct(b)) => DataType::Struct(merge_fields(a, b).map_err(inside)?),
-        (DataType::List(a), DataType::List(b)) => DataType::List(Arc::new(merge_field(a, b).map_err(inside)?)),
-        (DataType::Map(a, _), DataType::Map(b, _)) => {
-            DataType::Map(Arc::new(merge_field(a, b).map_err(inside)?), false)
-        }
-        _ => return Err(conflict()),
-    };
-    Ok(Field::new(old.name(), data_type, old.is_nullable() || new.is_nullable()))
 }

@@ -58,6 +58,15 @@ impl Descriptor {
         })
     }
 
+    /// As an action of the log says it; `None` if it is of another kind than this module writes.
+    pub(crate) fn from_json(json: &Value) -> Option<Self> {
+        let number = |name: &str| json.get(name).and_then(Value::as_i64);
+        let small = |name: &str| number(name).and_then(|x| i32::try_from(x).ok());
+        let text = |name: &str| json.get(name).and_then(Value::as_str);
+        let (kind, path) = (text("storageType")?, text("pathOrInlineDv")?);
+        Descriptor::from_parts(kind, path, small("offset"), small("sizeInBytes")?, number("cardinality")?).ok()
+    }
+
     /// Name of the file.
     pub(crate) fn file_name(&self) -> String {
         file_name(self.file)

@@ -63,12 +63,14 @@ fn expectations(dataset: &Dataset, errors: &mut Vec<Error>) {
     }
 }
 
+const SINK: &str = "silverflow.sink";
+
 /// Our own table properties: a key or a value that nobody reads would change nothing and say nothing.
 fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
     const KNOWN: [(&str, &[&str]); 3] = [
         (CDC_INVALID, &["fail", "quarantine"]),
         ("silverflow.resolution", &["live", "arrival"]),
-        ("silverflow.sink", &["vectors", "rewrite"]),
+        (SINK, &["vectors", "rewrite"]),
     ];
     for (key, value) in dataset.properties.iter().filter(|(key, _)| key.starts_with("silverflow.")) {
         let error = |code, message| Error::user(code, message).at(&dataset.span).dataset(&dataset.name);
@@ -87,6 +89,7 @@ fn properties(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
                 errors.push(error("INVALID_PROPERTY_VALUE", message));
             }
             Some(0) => {}
+            Some(_) if key == SINK => {}
             Some(_) if key == CDC_INVALID => {
                 if !flows.iter().any(|flow| flow.auto_cdc().is_some()) {
                     let message = format!("`{key}` is for targets of AUTO CDC, and `{}` is none", dataset.name);

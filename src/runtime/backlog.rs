@@ -1,6 +1,6 @@
 //! What there is to do: what is new outside, and which tables have to be made again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::runtime::Handle;
 
@@ -14,36 +14,56 @@ use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
 use crate::sources::{DeltaSource, FileSource, First, is_unchanged};
 
-/// Tables that have epochs, says the log, and are not there any more: derived ones are made again from the replay points.
-pub(super) fn gone(
-    plan: &Plan,
-    history: &History,
-    lake: &Lake,
-    io: &Handle,
-) -> Result<impl Iterator<Item = TableId> + use<>> {
-    let mut gone = Vec::new();
-    for (index, dataset) in plan.datasets.iter().enumerate() {
-        for table in [TableId::Rows(index), TableId::Quarantine(index)] {
-            let wanted = matches!(table, TableId::Rows(_)) || dataset.quarantine.is_some();
-            if !wanted || !history.versions.contains_key(&table_key(plan, table)) {
-                continue;
+/// How the tables are found that have epochs, as the log says.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Derived tables that are not there any more, or not with all they held: they are made again from the replay points.
+    pub(super) gone: Vec<TableId>,
+    /// Tables that someone else has changed.
+    pub(super) changed: BTreeMap<TableId, Error>,
+}
+
+impl Found {
+    /// Reads the logs of the tables since the last complete epoch.
+    ///
+    /// # Errors
+    /// `REPLAY_POINT_GONE` (external); external errors of the storage.
+    pub(super) fn read(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Found> {
+        let mut found = Found::default();
+        for (index, dataset) in plan.datasets.iter().enumerate() {
+            for id in [TableId::Rows(index), TableId::Quarantine(index)] {
+                let wanted = matches!(id, TableId::Rows(_)) || dataset.quarantine.is_some();
+                let Some(version) = history.versions.get(&table_key(plan, id)).filter(|_| wanted) else { continue };
+                let path = path(lake, dataset, id);
+                match io.block_on(Table::open(lake, &path))? {
+                    Some(table) if dataset.replay_point || table.version() >= *version => {
+                        if let Err(error) = io.block_on(table.unchanged_since(*version)) {
+                            found.changed.insert(id, error.dataset(dataset.label()));
+                        }
+                    }
+                    None if dataset.replay_point => {
+                        return Err(Error::external(
+                            "REPLAY_POINT_GONE",
+                            format!(
+                                "the table {} is gone, and with it what was read from outside",
+                                lake.display(&path)
+                            ),
+                        )
+                        .dataset(dataset.label())
+                        .help("restore it from a backup"));
+                    }
+                    _ => found.gone.push(id),
+                }
             }
-            let path = path(lake, dataset, table);
-            if io.block_on(Table::open(lake, &path))?.is_some() {
-                continue;
-            }
-            if dataset.replay_point {
-                return Err(Error::external(
-                    "REPLAY_POINT_GONE",
-                    format!("the table {} is gone, and with it what was read from outside", lake.display(&path)),
-                )
-                .dataset(dataset.label())
-                .help("restore it from a backup"));
-            }
-            gone.push(table);
         }
+        Ok(found)
     }
-    Ok(gone.into_iter())
+
+    /// An error if a table has been changed by someone else, unless it will be compared with its definition anyway.
+    pub(super) fn unchanged(&mut self, compare: &BTreeSet<TableId>) -> Result<()> {
+        self.changed.retain(|id, _| !compare.contains(id));
+        Error::all(std::mem::take(&mut self.changed).into_values()).map_or(Ok(()), Err)
+    }
 }
 
 /// Whether what an epoch was to read is outside as it was found. Of tables this is not known before they are read.

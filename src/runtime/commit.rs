@@ -5,14 +5,19 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
 use super::columns::to_stored;
 use crate::dataflow::{Batch, TableId};
 use crate::error::{Error, Result};
-use crate::lake::{Commit, Committed, Table};
+use crate::lake::{Commit, Committed, Done, Table};
+
+/// Moved rows that the index learns of before the mailbox is looked at again.
+const MOVES_AT_ONCE: usize = 20_000;
 
 /// To a committer.
 pub enum ToCommitter {
@@ -38,9 +43,10 @@ pub struct CommitDone {
     pub result: Result<(Option<Committed>, i64)>,
 }
 
-/// Handle of a committer.
+/// Handle of a committer. Dropping it waits until the actor has ended, and with it all work on the table.
 pub struct Committer {
-    mailbox: Sender<ToCommitter>,
+    mailbox: Option<Sender<ToCommitter>>,
+    actor: Option<JoinHandle<()>>,
     /// Where the table lies in the lake.
     pub path: String,
 }
@@ -51,6 +57,11 @@ struct Actor {
     schema: SchemaRef,
     keeps_epoch: bool,
     held: Vec<Batch>,
+    /// Work on the table's files that goes on beside epochs, one at a time.
+    upkeep: Option<Receiver<Result<Done>>>,
+    /// The versions of the last epoch here, and of the one before it, which is complete: it must stay readable.
+    committed: Option<i64>,
+    complete: Option<i64>,
     io: Handle,
 }
 
@@ -65,15 +76,34 @@ impl Committer {
     ) -> Committer {
         let (mailbox, receiver) = bounded(2);
         let schema = Arc::clone(table.schema());
-        let actor = Actor { id, table, schema, keeps_epoch, held: Vec::new(), io: io.clone() };
+        let actor = Actor {
+            id,
+            table,
+            schema,
+            keeps_epoch,
+            held: Vec::new(),
+            upkeep: None,
+            committed: None,
+            complete: None,
+            io: io.clone(),
+        };
         let done = done.clone();
-        std::thread::spawn(move || actor.run(&receiver, &done));
-        Committer { mailbox, path }
+        let actor = std::thread::spawn(move || actor.run(&receiver, &done));
+        Committer { mailbox: Some(mailbox), actor: Some(actor), path }
     }
 
     /// Hands over a message. False once the actor has ended.
     pub fn send(&self, message: ToCommitter) -> bool {
-        self.mailbox.send(message).is_ok()
+        self.mailbox.as_ref().is_some_and(|x| x.send(message).is_ok())
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.mailbox = None;
+        if self.actor.take().is_some_and(|x| x.join().is_err()) {
+            tracing::error!("a committer panicked");
+        }
     }
 }
 
@@ -82,23 +112,44 @@ impl Actor {
         // Scans start tasks of the runtime.
         let io = self.io.clone();
         let _context = io.enter();
-        for message in mailbox {
-            match message {
-                ToCommitter::Hold(batches) => self.held.extend(batches),
-                ToCommitter::Commit { epoch, batches, compare } => {
-                    let work = std::panic::AssertUnwindSafe(|| self.commit(epoch, batches, compare));
-                    let result = std::panic::catch_unwind(work)
-                        .unwrap_or_else(|_| {
-                            Err(Error::internal("a commit panicked").dataset(self.table.name()).epoch(epoch))
-                        })
-                        .map(|committed| (committed, self.table.version()));
-                    if done.send(CommitDone { table: self.id, result }).is_err() {
-                        return;
+        let none = never();
+        loop {
+            select! {
+                recv(mailbox) -> message => match message {
+                    Ok(ToCommitter::Hold(batches)) => self.held.extend(batches),
+                    Ok(ToCommitter::Commit { epoch, batches, compare }) => {
+                        if !self.epoch(epoch, batches, compare, done) {
+                            break;
+                        }
+                        self.start_upkeep();
+                        // The index learns what it can before the next epoch comes.
+                        while mailbox.is_empty() && self.table.catch_up(MOVES_AT_ONCE) {}
                     }
-                    self.maintain();
-                }
+                    Err(_) => break,
+                },
+                recv(self.upkeep.as_ref().unwrap_or(&none)) -> finished => self.end_upkeep(finished.ok()),
             }
         }
+        self.wait_for_upkeep();
+    }
+
+    /// Commits an epoch and says so. False if no one listens any more.
+    fn epoch(&mut self, epoch: u64, batches: Vec<Batch>, compare: bool, done: &Sender<CommitDone>) -> bool {
+        // Readers stand only so many small files and vectors: then the work on them comes first.
+        while self.table.is_crowded() {
+            self.start_upkeep();
+            if !self.wait_for_upkeep() {
+                break;
+            }
+        }
+        let work = std::panic::AssertUnwindSafe(|| self.commit(epoch, batches, compare));
+        let result = std::panic::catch_unwind(work)
+            .unwrap_or_else(|_| Err(Error::internal("a commit panicked").dataset(self.table.name()).epoch(epoch)))
+            .map(|committed| (committed, self.table.version()));
+        // The next epoch comes only when this one is complete.
+        self.complete = self.committed;
+        self.committed = result.as_ref().ok().map(|x| x.1);
+        done.send(CommitDone { table: self.id, result }).is_ok()
     }
 
     fn commit(&mut self, epoch: u64, batches: Vec<Batch>, compare: bool) -> Result<Option<Committed>> {
@@ -121,9 +172,42 @@ impl Actor {
         self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics: BTreeMap::new() }))
     }
 
-    /// Compaction and log checkpoints come after the epoch; a failure there harms nothing and is tried again.
-    fn maintain(&mut self) {
-        if let Err(error) = self.io.block_on(self.table.maintain()) {
+    /// Begins what the table needs, if nothing is under way. A failure harms nothing and is tried again.
+    fn start_upkeep(&mut self) {
+        if self.upkeep.is_some() {
+            return;
+        }
+        let work = match self.table.upkeep(self.complete) {
+            Ok(Some(work)) => work,
+            Ok(None) => return,
+            Err(error) => return tracing::warn!(table = self.table.name(), "{error}"),
+        };
+        let (sender, receiver) = bounded(1);
+        self.io.spawn(async move {
+            let done = tokio::spawn(work.run()).await;
+            let stopped = |e| Err(Error::internal("work on a table stopped").caused_by(e));
+            sender.send(done.unwrap_or_else(stopped)).ok();
+        });
+        self.upkeep = Some(receiver);
+        if self.table.rewrites() {
+            self.wait_for_upkeep();
+        }
+    }
+
+    /// Waits for work that is under way; false if there was none, or it came to nothing.
+    fn wait_for_upkeep(&mut self) -> bool {
+        let Some(receiver) = &self.upkeep else { return false };
+        let finished = receiver.recv().ok();
+        let before = self.table.version();
+        self.end_upkeep(finished);
+        self.table.version() != before
+    }
+
+    fn end_upkeep(&mut self, finished: Option<Result<Done>>) {
+        self.upkeep = None;
+        let stopped = || Err(Error::internal("work on a table stopped"));
+        let settled = finished.unwrap_or_else(stopped).and_then(|done| self.io.block_on(self.table.settle(done)));
+        if let Err(error) = settled {
             tracing::warn!(table = self.table.name(), "{error}");
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::backlog::gone;
+use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
@@ -149,7 +149,7 @@ pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
 /// What a run would compute anew: datasets that are defined otherwise, and derived tables that are gone.
 pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Result<Vec<Recompute>> {
     let mut all = changes(plan, history);
-    for table in gone(plan, history, lake, io)? {
+    for table in Found::read(plan, history, lake, io)?.gone {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
         let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
         let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });

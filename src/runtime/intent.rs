@@ -187,6 +187,12 @@ impl Intent {
         self.part.as_ref().is_none_or(|part| part.contains(&dataset))
     }
 
+    /// Whether a table is used at all: a replay point is what others are computed from.
+    pub(super) fn opens(&self, plan: &Plan, table: TableId) -> bool {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        self.takes_part(index) || plan.datasets.get(index).is_some_and(|d| d.replay_point)
+    }
+
     /// Whether the source is read.
     pub(super) fn reads(&self, plan: &Plan, source: usize) -> bool {
         keeper(plan, source).is_none_or(|keeper| self.takes_part(keeper))

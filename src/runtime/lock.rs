@@ -138,6 +138,11 @@ impl RunLock {
         Ok((lock, log, history))
     }
 
+    /// Whether the epoch log knows of no later run.
+    pub fn is_last(&self, lake: &Lake, io: &Handle) -> bool {
+        io.block_on(is_last(lake, self.generation))
+    }
+
     /// Whether the storage is still this run's, as far as is known. What is written decides on its own, at every write.
     ///
     /// # Errors

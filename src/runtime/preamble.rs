@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
 use super::RunOptions;
-use super::backlog::{Backlog, gone};
+use super::backlog::{Backlog, Found};
 use super::definitions::{recompute, refuse, start};
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
@@ -52,8 +52,18 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         return Ok(ready.report(pipeline, &lake, &seen));
     }
     let (lock, mut log, mut history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
+    let missing = || {
+        Error::external(
+            "EPOCH_LOG_MISSING",
+            format!("the tables in {} hold epochs or runs that its epoch log does not know", lake.url()),
+        )
+        .help("restore _silverflow/epochs; without it everything would be read a second time")
+    };
     let mut ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, &lake, &history, options, io)? };
-    let mut tables = Tables::open(&ready.plan, &lake, &history, &ready.intent, lock.generation, io)?;
+    let mut tables = match Tables::open(&ready.plan, &lake, &history, &ready.intent, lock.generation, io) {
+        Err(error) if error.code() == "FENCED" && lock.is_last(&lake, io) => return Err(missing().caused_by(error)),
+        other => other?,
+    };
     if let Some(open) = history.open.clone().filter(|open| !open.forgotten.is_empty())
         && !tables.epochs.values().flatten().any(|at| *at >= open.epoch)
     {
@@ -77,11 +87,7 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         return Ok(report);
     }
     if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
-        return Err(Error::external(
-            "EPOCH_LOG_MISSING",
-            format!("the tables in {} hold epochs that its epoch log does not know", lake.url()),
-        )
-        .help("restore _silverflow/epochs; without it everything would be read a second time"));
+        return Err(missing());
     }
     let Ready { plan, start, mut backlog, intent } = ready;
     let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
@@ -136,13 +142,16 @@ impl Ready {
         }
         let view = intent.view(&plan, history);
         let mut start = start(&plan, &view)?;
-        start.compare.extend(gone(&plan, &view, lake, io)?);
         if !options.recompute {
             refuse(recompute(&plan, &view, lake, io)?)?;
         }
+        let mut found = Found::read(&plan, &view, lake, io)?;
+        start.compare.extend(found.gone.iter().copied());
         start.compare.retain(|(TableId::Rows(index) | TableId::Quarantine(index))| intent.takes_part(*index));
         start.rejudge.retain(|index| intent.takes_part(*index));
         start.compare.extend(intent.compared(&plan));
+        found.changed.retain(|id, _| intent.opens(&plan, *id));
+        found.unchanged(&start.compare)?;
         let backlog = Backlog::find(&plan, &view, &intent, io)?;
         Ok(Ready { plan, start, backlog, intent })
     }

@@ -12,8 +12,8 @@ use super::intent::Intent;
 use super::report::{RuleReport, TableReport, action_name};
 use crate::dataflow::TableId;
 use crate::error::Result;
-use crate::lake::{History, Lake, Table, TableSpec};
-use crate::pipeline::{DatasetKind, ScdType};
+use crate::lake::{History, Lake, Layout, Table, TableSpec};
+use crate::pipeline::{DatasetKind, END_COLUMN, START_COLUMN, ScdType};
 use crate::plan::{DatasetPlan, Feed, Plan, Stored};
 
 /// Open tables, until their committers take them.
@@ -37,6 +37,19 @@ pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String
 /// The columns in which a dataset's table keeps rows of `schema`.
 pub(super) fn stored(schema: &SchemaRef, dataset: &DatasetPlan) -> SchemaRef {
     if dataset.replay_point { with_epoch(schema) } else { Arc::clone(schema) }
+}
+
+/// History settles by key and start, apart from the versions that are still open; current rows lie by key.
+pub(super) fn layout(dataset: &DatasetPlan, table: TableId) -> Layout {
+    let (Feed::Cdc(cdc), TableId::Rows(_)) = (&dataset.feed, table) else { return Layout::default() };
+    let keys = cdc.keys.iter().filter_map(|i| cdc.layout.fields().get(*i)).map(|x| x.name().clone());
+    match cdc.scd {
+        ScdType::One => Layout { sort: keys.collect(), open: None },
+        ScdType::Two => {
+            let sort = keys.chain([START_COLUMN.to_owned()]).collect();
+            Layout { sort, open: Some(END_COLUMN.to_owned()) }
+        }
+    }
 }
 
 impl Tables {
@@ -76,6 +89,7 @@ impl Tables {
                             comment,
                             properties: dataset.properties.clone(),
                             generation,
+                            layout: layout(dataset, id),
                             ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
                         Some(io.block_on(Table::open_or_create(lake, spec))?)

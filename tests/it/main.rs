@@ -15,6 +15,7 @@ mod oracle;
 mod outside;
 mod refresh;
 mod runs;
+mod sink;
 mod spark_meaning;
 mod support;
 mod upstream;

@@ -9,10 +9,11 @@ use arrow::datatypes::Float64Type;
 use arrow::json::writer::{LineDelimited, WriterBuilder};
 use arrow::record_batch::RecordBatch;
 use chrono::{DateTime, Utc};
+use deltalake::DeltaTable;
 use serde_json::{Map, Value};
 use silverflow::error::Result;
 use silverflow::project;
-use silverflow::runtime::{self, RunOptions, RunReport, VerifyReport};
+use silverflow::runtime::{self, OptimizeReport, RunOptions, RunReport, VerifyReport};
 use tempfile::TempDir;
 
 /// A project folder with `spark-pipeline.yml`, `transformations/pipeline.sql` and `landing/`.
@@ -102,6 +103,19 @@ impl Project {
         let report = self.verify().unwrap_or_else(|e| panic!("{context}: {e}"));
         let wrong: Vec<_> = report.tables.iter().filter(|table| !table.clean()).collect();
         assert!(report.clean && wrong.is_empty(), "{context}: {wrong:#?}");
+    }
+
+    /// Brings the files of all tables into order.
+    pub(crate) fn optimize(&self, vacuum: bool) -> OptimizeReport {
+        runtime::optimize(&project::load(&self.spec()).unwrap().pipeline, vacuum).unwrap()
+    }
+
+    /// Does something to a table by another library.
+    pub(crate) fn foreign(&self, table: &str, work: impl AsyncFnOnce(DeltaTable)) {
+        let folder = self.path(format!("lakehouse/main/default/{table}"));
+        let url = url::Url::from_directory_path(folder).unwrap();
+        let io = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        io.block_on(async { work(DeltaTable::try_from_url(url).await.unwrap()).await });
     }
 
     /// The answer to a query.

@@ -16,7 +16,7 @@ fn begin(epoch: u64, files: &[&str]) -> Begin {
         wall_micros: 1000 + epoch as i64,
         sources: [
             ("raw".to_owned(), Position::Files(files)),
-            ("t".to_owned(), Position::Delta { from: None, to: epoch as i64, table: None }),
+            ("t".to_owned(), Position::Delta { from: None, to: epoch as i64, table: Some("id".to_owned()) }),
         ]
         .into(),
         fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),

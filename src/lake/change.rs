@@ -1,0 +1,112 @@
+//! What one commit writes for a difference: new data files, and for the files in which rows go either vectors or new
+//! files in their place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use serde_json::Value;
+
+use super::data::{DataFile, Encoded, Packer, Reader};
+use super::difference::Difference;
+use super::index::{Position, RowHash, RowHasher};
+use super::policy::Limits;
+use super::storage::blocking;
+use super::table::Table;
+use super::types::{conform, stored_schema};
+use super::vector::VectorFile;
+use crate::error::{Error, Result};
+
+/// A commit's files and actions.
+#[derive(Default)]
+pub(crate) struct Change {
+    /// The log's actions.
+    pub(crate) actions: Vec<Value>,
+    /// Files to write: where, and what.
+    pub(crate) writes: Vec<(String, Vec<u8>)>,
+    /// New data files.
+    pub(crate) added: Vec<DataFile>,
+    /// Files as they are afterwards, or gone.
+    pub(crate) touched: Vec<(u32, Option<DataFile>)>,
+    /// Rows that stay but stand in the new files, before the inserted ones and in this order.
+    pub(crate) kept: Vec<(RowHash, Position)>,
+}
+
+impl Change {
+    fn add(&mut self, location: &str, encoded: Vec<Encoded>) {
+        for Encoded { file, bytes } in encoded {
+            self.writes.push((format!("{location}/{}", file.path), bytes));
+            self.added.push(file);
+        }
+        self.actions.extend(self.added.iter().map(|x| x.add(true)));
+    }
+}
+
+impl Table {
+    /// Takes rows out of files and puts new ones in.
+    pub(crate) async fn change(
+        &self,
+        gone: BTreeMap<u32, RoaringBitmap>,
+        difference: &Arc<Difference>,
+        now: i64,
+    ) -> Result<Change> {
+        let missing = || Error::internal("a row in a file that is not in the table");
+        let gone = gone.into_iter().map(|(id, rows)| Ok((id, self.files.get(&id).ok_or_else(missing)?, rows)));
+        let gone = gone.collect::<Result<Vec<_>>>()?;
+        let mut change = Change::default();
+        change.actions.extend(gone.iter().map(|(_, file, _)| file.remove(true, now)));
+        let mut vectors = VectorFile::new();
+        let mut rewritten: Vec<(u32, DataFile)> = Vec::new();
+        for (id, file, rows) in gone {
+            let dead = &*file.dead | rows;
+            if dead.len() == file.rows {
+                change.touched.push((id, None));
+            } else if self.rewrites {
+                rewritten.push((id, DataFile { dead: Arc::new(dead), ..file.clone() }));
+                change.touched.push((id, None));
+            } else {
+                let vector = vectors.push(&dead)?;
+                let file = file.with_dead(dead, vector);
+                change.actions.push(file.add(true));
+                change.touched.push((id, Some(file)));
+            }
+        }
+        let (encoded, kept) = self.encode(rewritten, difference, now).await?;
+        change.kept = kept;
+        change.add(&self.location, encoded);
+        change.writes.extend(vectors.finish().map(|(name, bytes)| (format!("{}/{name}", self.location), bytes)));
+        Ok(change)
+    }
+
+    /// New files with what is left in some files, and the inserted rows.
+    async fn encode(
+        &self,
+        left: Vec<(u32, DataFile)>,
+        difference: &Arc<Difference>,
+        now: i64,
+    ) -> Result<(Vec<Encoded>, Vec<(RowHash, Position)>)> {
+        let (lake, location) = (self.lake.clone(), self.location.clone());
+        let (stored, keys) = (Arc::clone(&self.stored), stored_schema(&self.schema)?);
+        let mut packer = Packer::new(&self.stored, &self.layout, Limits::of(self.rewrites).settled, now);
+        let difference = Arc::clone(difference);
+        let runtime = tokio::runtime::Handle::current();
+        blocking(move || {
+            let mut kept = Vec::new();
+            let hasher = RowHasher::new(&keys)?;
+            for (id, file) in &left {
+                let mut reader = Reader::open(&lake, &location, file, &stored, &runtime)?;
+                while let Some(next) = reader.next_rows() {
+                    let (batch, rows) = next?;
+                    packer.push(&batch)?;
+                    let places = rows.into_iter().map(|row| Position { file: *id, row });
+                    kept.extend(hasher.hash(&conform(&batch, &keys)?)?.into_iter().zip(places));
+                }
+            }
+            for batch in &difference.inserts {
+                packer.push(&conform(batch, &stored)?)?;
+            }
+            Ok((packer.finish()?, kept))
+        })
+        .await
+    }
+}

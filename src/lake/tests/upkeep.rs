@@ -1,0 +1,196 @@
+//! Compaction, vacuum, tables without vectors, and what others did between two runs.
+
+use super::*;
+use crate::lake::policy::Aim;
+use crate::lake::vacuum::Retention;
+
+fn of(properties: &[(&str, &str)]) -> TableSpec {
+    let properties = properties.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    TableSpec { properties, ..spec(&ints(&[]).schema()) }
+}
+
+fn names(folder: &tempfile::TempDir, inside: &str) -> Vec<String> {
+    let all = std::fs::read_dir(folder.path().join("main/default/t").join(inside)).unwrap();
+    all.map(|x| x.unwrap()).filter(|x| !x.path().is_dir()).map(|x| x.file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_go_while_their_file_is_rewritten_are_gone_afterwards() {
+    let (folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    table.commit(change(1, &[1, 2, 3, 4], &[])).await.unwrap();
+    table.commit(change(2, &[5, 6, 7, 7], &[2])).await.unwrap();
+    let done = table.plan_compaction(Aim::Order).unwrap().unwrap().run().await.unwrap();
+    table.commit(change(3, &[8], &[3, 7])).await.unwrap();
+    assert_eq!(table.settle(upkeep::Done::from(done)).await.unwrap().rewritten, 2);
+    assert_eq!(numbers(&table).await, [1, 4, 5, 6, 7, 8]);
+    // The index does not know the new places yet, and finds the rows.
+    table.commit(change(4, &[9], &[1, 7, 8])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [4, 5, 6, 9]);
+    assert!(!table.catch_up(usize::MAX));
+    table.commit(change(5, &[], &[4])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [5, 6, 9]);
+    // Work whose files are gone comes to nothing and leaves nothing.
+    let late = table.plan_compaction(Aim::Order).unwrap().unwrap().run().await.unwrap();
+    table.optimize(None).await.unwrap();
+    let before = (table.version(), names(&folder, "").len());
+    assert_eq!(table.settle(upkeep::Done::from(late)).await.unwrap(), Maintained::default());
+    assert_eq!((table.version(), names(&folder, "").len()), (before.0, before.1 - 1));
+    assert_eq!(numbers(&Table::open(&lake, "main/default/t").await.unwrap().unwrap()).await, [5, 6, 9]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewriting_that_meets_a_foreign_one_gives_way() {
+    let (_folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    for epoch in 1..5 {
+        table.commit(change(epoch, &[epoch as i64], &[])).await.unwrap();
+    }
+    let done = table.plan_compaction(Aim::Order).unwrap().unwrap().run().await.unwrap();
+    lake.load_delta("main/default/t", None).await.unwrap().unwrap().optimize().await.unwrap();
+    assert_eq!(table.settle(upkeep::Done::from(done)).await.unwrap(), Maintained::default());
+    table.commit(change(9, &[9], &[3])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [1, 2, 4, 9]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vacuum_removes_what_no_kept_version_needs_and_nothing_else() {
+    let (folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    let mut kept = None;
+    for epoch in 1..=120 {
+        let n = epoch as i64;
+        table.commit(change(epoch, &[n, n + 1000], &if n > 1 { vec![n - 1] } else { vec![] })).await.unwrap();
+        table.maintain(None).await.unwrap();
+        if epoch == 110 {
+            kept = Some((table.version(), numbers(&table).await));
+        }
+    }
+    let (keep, then) = kept.unwrap();
+    let now = numbers(&table).await;
+    // Orphans of a crash.
+    for name in ["part-0.parquet", "deletion_vector_0.bin", "_delta_log/00000000000000000999.json#7"] {
+        std::fs::write(folder.path().join("main/default/t").join(name), "x").unwrap();
+    }
+    std::fs::write(folder.path().join("main/default/t/notes.txt"), "x").unwrap();
+    let everything = names(&folder, "").len();
+    // Nothing is old yet.
+    assert_eq!(table.plan_vacuum(keep).run().await.unwrap().0, 0);
+    table.retention = Retention::none();
+
+    let (removed, bytes) = table.plan_vacuum(keep).run().await.unwrap();
+    let (data, log) = (names(&folder, ""), names(&folder, "_delta_log"));
+    assert!(removed > 150 && bytes > 50_000, "{removed} files, {bytes} bytes of {everything}");
+    assert!(data.len() < 60 && data.contains(&"notes.txt".to_owned()), "{data:?}");
+    assert!(log.len() < 40 && !log.iter().any(|x| x.contains('#')), "{log:?}");
+    let again = Table::open(&lake, "main/default/t").await.unwrap().unwrap();
+    assert_eq!(numbers(&again).await, now);
+    for version in [keep, keep + 4] {
+        assert!(!by_delta_rs(&lake, Some(version)).await.is_empty());
+    }
+    let at: Vec<_> = again.scan_at(keep).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(multiset(&at, &ints(&[]).schema()), multiset(&[ints(&then)], &ints(&[]).schema()));
+    // With the newest version alone to keep, next to nothing is left.
+    table.optimize(Some(i64::MAX)).await.unwrap();
+    let data = names(&folder, "");
+    assert_eq!(data.len(), 2, "{data:?}");
+    assert!(names(&folder, "_delta_log").len() < 6);
+    assert_eq!(numbers(&Table::open(&lake, "main/default/t").await.unwrap().unwrap()).await, now);
+    assert_eq!(
+        multiset(&by_delta_rs(&lake, None).await, &ints(&[]).schema()),
+        multiset(&[ints(&now)], &ints(&[]).schema())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_thousands_of_epochs_stays_small() {
+    let (folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    table.retention = Retention::none();
+    let (mut files, mut most) = (0, 0);
+    for epoch in 1..=1050u64 {
+        let n = epoch as i64;
+        table.commit(change(epoch, &[n], &if n > 40 { vec![n - 40] } else { vec![] })).await.unwrap().unwrap();
+        table.maintain(Some(table.version())).await.unwrap();
+        files = table.files.len();
+        most = most.max(files);
+    }
+    assert!(most <= 40, "{most} files at most, {files} in the end");
+    let log = names(&folder, "_delta_log").len();
+    assert!(log < 700, "{log} files in the log");
+    let data = names(&folder, "").len();
+    assert!(data < 1200, "{data} files of data");
+    table.optimize(Some(i64::MAX)).await.unwrap();
+    assert!(table.files.len() == 1 && names(&folder, "_delta_log").len() < 6 && names(&folder, "").len() < 4);
+    let again = Table::open(&lake, "main/default/t").await.unwrap().unwrap();
+    assert_eq!(numbers(&again).await, (1011..=1050).collect::<Vec<i64>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_can_do_without_vectors_and_with_them_again() {
+    let (folder, lake) = new_lake().await;
+    let rewrite = of(&[("silverflow.sink", "rewrite")]);
+    let protocol = |version: i64| {
+        let path = folder.path().join(format!("main/default/t/_delta_log/{version:020}.json"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let actions = log::parse(text.as_bytes()).unwrap();
+        actions.iter().find_map(|x| x.get("protocol")).cloned()
+    };
+    let mut table = Table::open_or_create(&lake, rewrite.clone()).await.unwrap();
+    assert_eq!(protocol(0), Some(serde_json::json!({"minReaderVersion": 1, "minWriterVersion": 2})));
+    table.commit(change(1, &[1, 2, 3], &[])).await.unwrap();
+    table.commit(change(2, &[4], &[2])).await.unwrap();
+    assert_eq!(table.files.len(), 1, "what is left of a touched file and new rows share a file");
+    assert_eq!(numbers(&table).await, [1, 3, 4]);
+    // With vectors.
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    assert_eq!(protocol(table.version()).unwrap()["minReaderVersion"], 3);
+    table.commit(change(3, &[5], &[1])).await.unwrap();
+    assert!(table.files.values().any(|x| x.vector.is_some()));
+    let version = table.version();
+    assert_eq!(Table::open_or_create(&lake, of(&[])).await.unwrap().version(), version, "nothing is left to change");
+    // And without.
+    let mut table = Table::open_or_create(&lake, rewrite.clone()).await.unwrap();
+    assert!(table.files.values().all(|x| x.vector.is_none()));
+    table.commit(change(4, &[6], &[3, 5])).await.unwrap();
+    assert!(table.files.values().all(|x| x.vector.is_none()));
+    let version = table.version();
+    assert_eq!(Table::open_or_create(&lake, rewrite).await.unwrap().version(), version, "nothing is left to change");
+    let rows = multiset(&by_delta_rs(&lake, None).await, &ints(&[]).schema());
+    assert_eq!(rows, multiset(&[ints(&[4, 6])], &ints(&[]).schema()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_did_between_two_runs_is_noticed_unless_it_is_harmless() {
+    let (_folder, lake) = new_lake().await;
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    table.commit(change(1, &[1, 2], &[])).await.unwrap();
+    table.commit(change(2, &[3], &[1])).await.unwrap();
+    let known = table.version();
+    lake.load_delta("main/default/t", None).await.unwrap().unwrap().optimize().await.unwrap();
+    let mut table = Table::open_or_create(&lake, TableSpec { generation: 2, comment: Some("new".into()), ..of(&[]) })
+        .await
+        .unwrap();
+    table.fence(2).await.unwrap();
+    table.commit(change(3, &[4], &[])).await.unwrap();
+    table.unchanged_since(known).await.unwrap();
+    let delta = lake.load_delta("main/default/t", None).await.unwrap().unwrap();
+    delta.delete().with_predicate(datafusion::prelude::col("n").eq(datafusion::prelude::lit(2))).await.unwrap();
+    let table = Table::open(&lake, "main/default/t").await.unwrap().unwrap();
+    let error = table.unchanged_since(known).await.unwrap_err();
+    assert_eq!((error.code(), error.fault()), ("TABLE_CHANGED_OUTSIDE", crate::error::Fault::External));
+    let text = error.to_string();
+    assert!(text.contains("DELETE") && text.contains("--full-refresh"), "{text}");
+    table.unchanged_since(table.version()).await.unwrap();
+    assert_eq!(table.unchanged_since(table.version() + 1).await.unwrap_err().code(), "TABLE_CHANGED_OUTSIDE");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_that_is_no_interval_is_refused() {
+    let (_folder, lake) = new_lake().await;
+    let error = Table::open_or_create(&lake, of(&[("delta.logRetentionDuration", "a week")])).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID_PROPERTY_VALUE");
+    let table = Table::open_or_create(&lake, of(&[("DELTA.logretentionduration", "interval 2 weeks")])).await.unwrap();
+    assert_eq!(table.retention.log, Some(14 * 86_400_000));
+    assert_eq!(table.retention.files, 3 * 86_400_000);
+}

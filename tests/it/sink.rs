@@ -1,0 +1,101 @@
+//! Tables as Delta tables: what others did to them, tables without deletion vectors, and order on demand.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+use silverflow::error::Fault;
+
+use crate::support::{Project, assert_rows};
+
+const HISTORY: &str = "
+CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files(
+  'landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, note STRING');
+CREATE STREAMING TABLE history;
+CREATE FLOW keep AS AUTO CDC INTO history FROM STREAM(raw) KEYS (id) SEQUENCE BY s
+  COLUMNS * EXCEPT (s) STORED AS SCD TYPE 2;";
+
+/// Runs a file at a time, each with an event for every key and a late one.
+fn landed(sql: &str, files: i64) -> Project {
+    let project = Project::new(sql);
+    for file in 0..files {
+        let row = |id: i64, s: i64| json!({"id": id, "s": s, "note": format!("{file}-{id}")});
+        let mut rows: Vec<_> = (0..5).map(|id| row(id, file * 10 + id)).collect();
+        rows.push(row(file % 5, file * 5 + 1));
+        project.land("raw", &format!("f{file}"), &rows);
+        project.run(1).unwrap();
+    }
+    project
+}
+
+fn files(folder: &Path, ending: &str) -> usize {
+    let names = fs::read_dir(folder).unwrap().map(|x| x.unwrap().file_name().into_string().unwrap());
+    names.filter(|x| x.ends_with(ending)).count()
+}
+
+#[test]
+fn a_foreign_delete_between_two_runs_is_told_with_the_way_out() {
+    let project = landed(HISTORY, 2);
+    // Moving rows to other files is no change.
+    project.foreign("history", async |table| drop(table.optimize().await.unwrap()));
+    assert!(!project.run(1).unwrap().changed());
+    project.foreign("history", async |table| drop(table.delete().with_predicate("id = 1").await.unwrap()));
+    for new_rows in [false, true] {
+        if new_rows {
+            project.land("raw", "more", &[json!({"id": 1, "s": 99, "note": "x"})]);
+        }
+        let error = project.run(1).unwrap_err();
+        assert_eq!((error.code(), error.fault()), ("TABLE_CHANGED_OUTSIDE", Fault::External));
+        let text = error.to_string();
+        for part in ["main.default.history", "DELETE", "--full-refresh"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_table_without_vectors_holds_the_same_rows() {
+    let rewrite = HISTORY.replace(
+        "CREATE STREAMING TABLE history;",
+        "CREATE STREAMING TABLE history TBLPROPERTIES ('silverflow.sink' = 'rewrite');",
+    );
+    let (with, without) = (landed(HISTORY, 7), landed(&rewrite, 7));
+    let rows = |project: &Project| project.rows("SELECT * FROM history");
+    assert_rows("rewritten", &rows(&without), &rows(&with));
+    let folder = |project: &Project| project.path("lakehouse/main/default/history");
+    assert!(files(&folder(&with), ".bin") > 0);
+    assert_eq!(files(&folder(&without), ".bin"), 0);
+    without.foreign("history", async |table| {
+        assert_eq!(table.snapshot().unwrap().protocol().min_reader_version(), 1);
+    });
+    without.assert_clean("rewritten");
+    // The property can be set on a table that has vectors.
+    with.define(&rewrite);
+    with.land("raw", "last", &[json!({"id": 1, "s": 3, "note": "late"}), json!({"id": 2, "s": 300, "note": "new"})]);
+    without.land("raw", "last", &[json!({"id": 1, "s": 3, "note": "late"}), json!({"id": 2, "s": 300, "note": "new"})]);
+    let before = files(&folder(&with), ".bin");
+    with.run(1).unwrap();
+    without.run(2).unwrap();
+    assert_eq!(files(&folder(&with), ".bin"), before, "no vector is written any more");
+    assert_rows("switched", &rows(&with), &rows(&without));
+    with.assert_clean("switched");
+}
+
+#[test]
+fn optimize_changes_files_and_no_rows() {
+    let project = landed(HISTORY, 8);
+    let rows = project.rows("SELECT * FROM history");
+    let report = project.optimize(false);
+    let history = report.tables.iter().find(|x| x.name == "main.default.history").unwrap();
+    assert!(history.files_before > 5 && history.files == 2 && history.checkpoint, "{history:?}");
+    assert_rows("optimized", &project.rows("SELECT * FROM history"), &rows);
+    project.assert_clean("optimized");
+    let again = project.optimize(false);
+    assert!(again.tables.iter().all(|x| x.rewritten == 0 && !x.checkpoint), "{again:?}");
+    // The pipeline goes on, and what is old may go once no complete epoch needs it.
+    project.land("raw", "more", &[json!({"id": 1, "s": 2, "note": "late"}), json!({"id": 9, "s": 1, "note": "new"})]);
+    assert!(project.run(1).unwrap().changed());
+    project.optimize(true);
+    project.assert_clean("vacuumed");
+    assert!(!project.run(1).unwrap().changed());
+}
