@@ -47,5 +47,5 @@ pub use epochs::{Abort, Begin, Complete, FileId, Generation, History, Owner, Pos
 pub use layout::Layout;
 pub use scan::{RowStream, Scan};
 pub use storage::Lake;
-pub use table::{Table, TableSpec};
+pub use table::{Evolution, Table, TableSpec};
 pub use upkeep::{Done, Maintained, Upkeep};

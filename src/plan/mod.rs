@@ -34,7 +34,7 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
-pub use fingerprint::UPSTREAM;
+pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use query::from_datafusion;

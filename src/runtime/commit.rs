@@ -163,7 +163,11 @@ impl Actor {
             inserts.extend((added.num_rows() > 0).then_some(added));
             deletes.extend((removed.num_rows() > 0).then_some(removed));
         }
-        if compare {
+        if self.table.is_replaced() && !compare {
+            return Err(Error::internal("a table that is replaced is given changes only").dataset(&name).epoch(epoch));
+        }
+        // All that is there goes in any case.
+        if compare && !self.table.is_replaced() {
             let mut rows = self.table.scan();
             while let Some(batch) = self.io.block_on(rows.next()) {
                 deletes.push(batch?);

@@ -10,7 +10,8 @@ use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
-use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
+use crate::pipeline::ScdType;
+use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SCD_TYPE, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
 
@@ -215,6 +216,30 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
         }
     }
     Ok(start)
+}
+
+/// Makes sure that history stays history, and current rows stay current rows, where a table is not replaced.
+///
+/// # Errors
+/// `SCD_TYPE_CHANGED` (user), for each table with both types.
+pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> Result<()> {
+    let datasets = plan.datasets.iter().enumerate().filter(|(index, _)| !replaced.contains(index));
+    let errors = datasets.filter_map(|(_, dataset)| {
+        let Feed::Cdc(cdc) = &dataset.feed else { return None };
+        let label = dataset.label();
+        let before = history.parts.get(&label)?.get(SCD_TYPE)?;
+        if !history.fingerprints.contains_key(&label) || Some(before) == dataset.parts.get(SCD_TYPE) {
+            return None;
+        }
+        let (old, new) = match cdc.scd {
+            ScdType::One => (2, 1),
+            ScdType::Two => (1, 2),
+        };
+        let message = format!("{label} is SCD type {old} in the storage and SCD type {new} in its definition");
+        let error = Error::user("SCD_TYPE_CHANGED", message).dataset(&label);
+        Some(error.help(format!("write to a table of another name, or replace this one: --full-refresh {label}")))
+    });
+    Error::all(errors).map_or(Ok(()), Err)
 }
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.

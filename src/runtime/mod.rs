@@ -30,6 +30,7 @@ mod tables;
 mod verify;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -138,8 +139,12 @@ pub fn dry_run(pipeline: &Pipeline) -> Result<DryRun> {
     };
     let plan = analyze(pipeline, &outside)?;
     definitions::start(&plan, &history)?;
+    definitions::keep_kind(&plan, &history, &BTreeSet::new())?;
     let recompute = match &lake {
-        Some(lake) => definitions::recompute(&plan, &history, lake, io.handle())?,
+        Some(lake) => {
+            tables::fit(&plan, lake, io.handle())?;
+            definitions::recompute(&plan, &history, lake, io.handle())?
+        }
         None => Vec::new(),
     };
     Ok(DryRun { plan, recompute })

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
-use super::definitions::{recompute, refuse, start};
+use super::definitions::{keep_kind, recompute, refuse, start};
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -60,10 +60,11 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         .help("restore _silverflow/epochs; without it everything would be read a second time")
     };
     let mut ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, &lake, &history, options, io)? };
-    let mut tables = match Tables::open(&ready.plan, &lake, &history, &ready.intent, lock.generation, io) {
-        Err(error) if error.code() == "FENCED" && lock.is_last(&lake, io) => return Err(missing().caused_by(error)),
-        other => other?,
-    };
+    let mut tables =
+        match Tables::open(&ready.plan, &lake, &history, (&ready.intent, &ready.start.compare), lock.generation, io) {
+            Err(error) if error.code() == "FENCED" && lock.is_last(&lake, io) => return Err(missing().caused_by(error)),
+            other => other?,
+        };
     if let Some(open) = history.open.clone().filter(|open| !open.forgotten.is_empty())
         && !tables.epochs.values().flatten().any(|at| *at >= open.epoch)
     {
@@ -74,7 +75,8 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         io.block_on(log.abort(&Abort { epoch: open.epoch, reason: "a full refresh was interrupted".to_owned() }))?;
         history = log.history().clone();
         ready = Ready::find(pipeline, &lake, &history, options, io)?;
-        tables = Tables::open(&ready.plan, &lake, &history, &ready.intent, lock.generation, io)?;
+        tables =
+            Tables::open(&ready.plan, &lake, &history, (&ready.intent, &ready.start.compare), lock.generation, io)?;
     }
     let mut report = ready.report(pipeline, &lake, &history);
     if lock.took_over || history.open.is_some() {
@@ -142,6 +144,7 @@ impl Ready {
         }
         let view = intent.view(&plan, history);
         let mut start = start(&plan, &view)?;
+        keep_kind(&plan, &view, &intent.replaced)?;
         if !options.recompute {
             refuse(recompute(&plan, &view, lake, io)?)?;
         }

@@ -11,8 +11,8 @@ use super::definitions::table_key;
 use super::intent::Intent;
 use super::report::{RuleReport, TableReport, action_name};
 use crate::dataflow::TableId;
-use crate::error::Result;
-use crate::lake::{History, Lake, Layout, Table, TableSpec};
+use crate::error::{Error, Fault, Result};
+use crate::lake::{Evolution, History, Lake, Layout, Table, TableSpec};
 use crate::pipeline::{DatasetKind, END_COLUMN, START_COLUMN, ScdType};
 use crate::plan::{DatasetPlan, Feed, Plan, Stored};
 
@@ -59,11 +59,12 @@ impl Tables {
         plan: &Plan,
         lake: &Lake,
         history: &History,
-        intent: &Intent,
+        (intent, compare): (&Intent, &BTreeSet<TableId>),
         generation: u64,
         io: &Handle,
     ) -> Result<Tables> {
         let mut tables = Tables { open: BTreeMap::new(), epochs: BTreeMap::new(), orphans: BTreeSet::new() };
+        let mut misfits = Vec::new();
         for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
             if !intent.takes_part(index) && !dataset.replay_point {
                 continue;
@@ -89,10 +90,24 @@ impl Tables {
                             comment,
                             properties: dataset.properties.clone(),
                             generation,
+                            evolution: if intent.replaced.contains(&index) {
+                                Evolution::Replace
+                            } else if compare.contains(&id) && !dataset.replay_point {
+                                Evolution::Follow
+                            } else {
+                                Evolution::Keep
+                            },
                             layout: layout(dataset, id),
                             ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset))
                         };
-                        Some(io.block_on(Table::open_or_create(lake, spec))?)
+                        match io.block_on(Table::open_or_create(lake, spec)) {
+                            Ok(table) => Some(table),
+                            Err(error) if error.fault() == Fault::User => {
+                                misfits.push(error);
+                                continue;
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                     None => {
                         tables.orphans.insert(id);
@@ -107,7 +122,7 @@ impl Tables {
                 }
             }
         }
-        Ok(tables)
+        Error::all(misfits).map_or(Ok(tables), Err)
     }
 
     /// Shuts earlier runs out of every table.
@@ -128,6 +143,25 @@ impl Tables {
     pub(super) fn take(&mut self) -> BTreeMap<TableId, (Table, String)> {
         std::mem::take(&mut self.open)
     }
+}
+
+/// Makes sure that the tables that are there can follow their definitions in place. Reads their logs, changes nothing.
+///
+/// # Errors
+/// For each table that cannot: `CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE` (user), naming column and types.
+pub(super) fn fit(plan: &Plan, lake: &Lake, io: &Handle) -> Result<()> {
+    let mut misfits = Vec::new();
+    for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+        for (id, schema) in
+            [(TableId::Rows(index), Some(&dataset.schema)), (TableId::Quarantine(index), dataset.quarantine.as_ref())]
+        {
+            let Some(schema) = schema else { continue };
+            if let Some(table) = io.block_on(Table::open(lake, &path(lake, dataset, id)))? {
+                misfits.extend(table.fits(&table_key(plan, id), &stored(schema, dataset)).err());
+            }
+        }
+    }
+    Error::all(misfits).map_or(Ok(()), Err)
 }
 
 /// An empty report for each stored dataset.
