@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::runtime::Handle;
 
-use super::definitions::{moved, table_key};
+use super::definitions::{moved, stays, table_key};
 use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
@@ -120,6 +120,7 @@ impl Backlog {
             }
             let position = match &source.kind {
                 SourceKind::Files(read) => {
+                    stays(plan, history, index)?;
                     let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
                     // What replaces a table comes in one commit.
                     if !intent.forgotten.contains(&index) {

@@ -64,6 +64,31 @@ pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
     Ok(true)
 }
 
+/// Makes sure that the rows that a source has read from files are where they are looked for: they are not outside for ever.
+///
+/// # Errors
+/// `SOURCE_MODE_CHANGED` (user) if they are to be stored in another table than before.
+pub fn stays(plan: &Plan, history: &History, source: usize) -> Result<()> {
+    let Some(about) = plan.sources.get(source) else { return Ok(()) };
+    let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(DatasetPlan::label);
+    let (Some(before), Some(now)) = (history.fingerprints.get(&source_key(&about.id)), now) else { return Ok(()) };
+    if *before == now || history.seen(&about.id).is_none_or(BTreeSet::is_empty) {
+        return Ok(());
+    }
+    let fed = target(plan, source).map(DatasetPlan::label).unwrap_or_default();
+    Err(Error::user(
+        "SOURCE_MODE_CHANGED",
+        format!("what flow {} has read is in {before}, and would be in {now} under these definitions", about.flow),
+    )
+    .help(format!(
+        "a table with one flow stores what it reads, one with several is computed from what each has read: keep \
+         the number of flows as it was, or read the outside again with --full-refresh {fed}"
+    ))
+    .dataset(fed)
+    .flow(&about.flow)
+    .at(&about.span))
+}
+
 /// What fingerprints are made of, as far as the log does not know it.
 pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
@@ -198,6 +223,9 @@ fn reasons(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
 /// `FLOW_GONE` (user) if a flow that has read something is not there any more.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
+    // Where the clock releases rows, those that are stored pass it again.
+    let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
+    start.rejudge.extend(timed.map(|(index, _)| index));
     if history.last_complete.is_none() {
         return Ok(start);
     }

@@ -3,7 +3,7 @@
 use futures::StreamExt;
 
 use super::computed::Computed;
-use super::definitions::{keeper, table_key};
+use super::definitions::{keeper, source_key, table_key};
 use super::supervisor::Supervisor;
 use super::tables::path;
 use crate::dataflow::{SHOWN_ROWS, TableId, relabel, row_json};
@@ -31,21 +31,42 @@ impl Supervisor<'_> {
             let kept = self.plan.sources.get(*source).is_some_and(|s| !s.kind.retracts());
             let Some(index) = keeper(&self.plan, *source).filter(|_| kept) else { continue };
             let Some(dataset) = self.plan.datasets.get(index) else { continue };
-            errors.extend(self.loss(index, dataset, computed)?);
+            errors.extend(self.loss(index, dataset, *source, computed)?);
         }
         Error::all(errors).map_or(Ok(()), Err)
     }
 
-    fn loss(&self, index: usize, dataset: &DatasetPlan, computed: &Computed) -> Result<Option<Error>> {
+    /// Where what a source has read is now, by the name in the log and the place in the lake, and whether that is another
+    /// table than the one that will store it.
+    fn stores(&self, keeper: usize, source: usize) -> (Vec<(String, String)>, bool) {
+        let tables = |index: usize, dataset: &DatasetPlan| {
+            let ids = [TableId::Rows(index), TableId::Quarantine(index)];
+            ids.map(|id| (table_key(&self.plan, id), path(&self.lake, dataset, id))).to_vec()
+        };
+        let own = || self.plan.datasets.get(keeper).map(|d| tables(keeper, d)).unwrap_or_default();
+        let label = self.plan.datasets.get(keeper).map(DatasetPlan::label);
+        let Some(about) = self.plan.sources.get(source) else { return (own(), false) };
+        match self.log.history().fingerprints.get(&source_key(&about.id)).filter(|known| label.as_ref() != Some(*known))
+        {
+            None => (own(), false),
+            Some(known) => {
+                let dataset = self.plan.datasets.iter().enumerate().find(|(_, d)| d.label() == *known);
+                let private = || vec![(known.clone(), self.lake.replay_location(&about.id))];
+                (dataset.map_or_else(private, |(index, dataset)| tables(index, dataset)), true)
+            }
+        }
+    }
+
+    fn loss(&self, index: usize, dataset: &DatasetPlan, source: usize, computed: &Computed) -> Result<Option<Error>> {
         let label = dataset.label();
-        let before = self.log.history().parts.get(&label);
+        let (stores, moved) = self.stores(index, source);
+        let before = self.log.history().parts.get(&label).filter(|_| !moved);
         let same = before.is_some_and(|parts| SHAPE.iter().all(|part| parts.get(*part) == dataset.parts.get(*part)));
         let wrong = |e| Error::internal("rows do not fit their table").caused_by(e).dataset(&label);
         let mut comparison = Comparison::new(&dataset.schema)?;
         let (mut held, mut given) = (0u64, 0u64);
-        for table in [TableId::Rows(index), TableId::Quarantine(index)] {
-            let location = path(&self.lake, dataset, table);
-            let Some(version) = self.versions.get(&table_key(&self.plan, table)) else { continue };
+        for (key, location) in stores {
+            let Some(version) = self.versions.get(&key) else { continue };
             let Some(table) = self.io.block_on(Table::open(&self.lake, &location))? else { continue };
             let mut rows = self.io.block_on(table.scan_at(*version))?;
             while let Some(batch) = self.io.block_on(rows.next()) {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start};
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
@@ -91,7 +92,7 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
     if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
         return Err(missing());
     }
-    let Ready { plan, start, mut backlog, intent } = ready;
+    let Ready { plan, start, mut backlog, intent, clock } = ready;
     let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
@@ -105,6 +106,7 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         compare,
         log,
         walls: history.walls.clone(),
+        clock,
         versions: history.versions.clone(),
         lake,
         lock: &lock,
@@ -116,7 +118,6 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         commits_out,
         commits,
         report,
-        options,
     };
     let outcome = supervisor.drive(&history, &mut backlog, &say);
     let ended = workers.stop();
@@ -131,6 +132,7 @@ struct Ready {
     start: Start,
     backlog: Backlog,
     intent: Intent,
+    clock: RunClock,
 }
 
 impl Ready {
@@ -151,12 +153,13 @@ impl Ready {
         let mut found = Found::read(&plan, &view, lake, io)?;
         start.compare.extend(found.gone.iter().copied());
         start.compare.retain(|(TableId::Rows(index) | TableId::Quarantine(index))| intent.takes_part(*index));
-        start.rejudge.retain(|index| intent.takes_part(*index));
+        let timed = |index: &usize| plan.datasets.get(*index).is_some_and(|d| !d.boundaries.is_empty());
+        start.rejudge.retain(|index| intent.takes_part(*index) || timed(index));
         start.compare.extend(intent.compared(&plan));
         found.changed.retain(|id, _| intent.opens(&plan, *id));
         found.unchanged(&start.compare)?;
         let backlog = Backlog::find(&plan, &view, &intent, io)?;
-        Ok(Ready { plan, start, backlog, intent })
+        Ok(Ready { plan, start, backlog, intent, clock: RunClock::new(history, options) })
     }
 
     /// Nothing is new, nothing is open, and the tables are there.
@@ -166,7 +169,11 @@ impl Ready {
 
     /// Nothing is new and nothing is open.
     fn is_done(&self, history: &History) -> bool {
-        history.open.is_none() && self.backlog.is_empty() && self.start.compare.is_empty() && !self.intent.is_pending()
+        history.open.is_none()
+            && self.backlog.is_empty()
+            && self.start.compare.is_empty()
+            && !self.intent.is_pending()
+            && !self.clock.is_due()
     }
 
     fn report(&self, pipeline: &Pipeline, lake: &Lake, history: &History) -> RunReport {

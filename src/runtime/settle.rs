@@ -99,13 +99,20 @@ impl Supervisor<'_> {
             }
         }
         let (versions, behind) = (self.versions.clone(), self.behind.clone());
-        self.io.block_on(self.log.complete(&Complete { epoch, versions, returned, behind }))?;
+        self.io.block_on(self.log.complete(&Complete {
+            epoch,
+            versions,
+            returned,
+            behind,
+            due_micros: computed.due,
+        }))?;
         self.intent.settled(begin, &plan);
         for (dataset, counts) in &computed.counts {
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);
             }
         }
+        self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
         Ok(())

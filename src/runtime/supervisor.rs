@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::{Backlog, is_there};
+use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, table_key};
@@ -37,6 +36,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
     pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
     pub(super) lock: &'a RunLock,
@@ -48,7 +48,6 @@ pub(super) struct Supervisor<'a> {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) report: RunReport,
-    pub(super) options: &'a RunOptions,
 }
 
 impl Supervisor<'_> {
@@ -64,7 +63,7 @@ impl Supervisor<'_> {
         if self.finish_only {
             return Ok(());
         }
-        while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() {
+        while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
         }
@@ -115,6 +114,7 @@ impl Supervisor<'_> {
             }
         }
         self.walls.insert(epoch, open.wall_micros);
+        self.mail.wall(epoch, open.wall_micros);
         for index in stored {
             self.replay_stored(index, epoch)?;
         }
@@ -172,7 +172,7 @@ impl Supervisor<'_> {
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
         self.lock.check()?;
         let epoch = self.log.history().next.max(1);
-        let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
+        let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
         let mut begin = Begin {
             epoch,
@@ -212,6 +212,7 @@ impl Supervisor<'_> {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        self.mail.wall(epoch, wall_micros);
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };

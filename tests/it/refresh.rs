@@ -239,6 +239,8 @@ CREATE FLOW changes AS INSERT INTO events BY NAME SELECT * FROM STREAM read_file
   'landing/feed', format => 'json', schema => 'id BIGINT, s BIGINT, v STRING');
 CREATE FLOW backfill AS INSERT INTO ONCE events BY NAME SELECT * FROM read_files(
   'landing/copy', format => 'json', schema => 'id BIGINT, s BIGINT, v STRING');
+CREATE FLOW others AS INSERT INTO events BY NAME SELECT * FROM STREAM read_files(
+  'landing/others', format => 'json', schema => 'id BIGINT, s BIGINT, v STRING');
 CREATE STREAMING TABLE history;
 CREATE FLOW keep AS AUTO CDC INTO history FROM STREAM(events)
   KEYS (id) SEQUENCE BY s COLUMNS * EXCEPT (s) STORED AS SCD TYPE 2;
@@ -248,6 +250,7 @@ fn backfilled() -> Project {
     let project = Project::new(PRIVATE);
     project.land("feed", "a", &[json!({"id": 1, "s": 10, "v": "now"})]);
     project.land("copy", "a", &[json!({"id": 1, "s": 1, "v": "old"})]);
+    project.land("others", "a", &[]);
     project.run(2).unwrap();
     project
 }
@@ -328,6 +331,41 @@ fn rows_of_a_bronze_table_stay_when_their_flow_is_dropped() {
     project.land("one", "b", &[json!({"id": 3})]);
     project.run_with(&flows(&["second"], &[])).unwrap();
     assert_rows("back", &project.rows("SELECT * FROM raw"), &[1, 2, 3].map(|id| json!({"id": id})));
+}
+
+#[test]
+fn rows_do_not_get_lost_when_a_bronze_table_gets_a_second_flow() {
+    let flow = |name: &str| {
+        format!(
+            "CREATE FLOW {name} AS INSERT INTO raw BY NAME
+               SELECT * FROM STREAM read_files('landing/{name}', format => 'json', schema => 'id BIGINT');"
+        )
+    };
+    let project = Project::new(&format!("CREATE STREAMING TABLE raw; {}", flow("one")));
+    project.land("one", "a", &[json!({"id": 1})]);
+    project.land("one", "b", &[json!({"id": 2})]);
+    project.run(1).unwrap();
+    let both = format!("CREATE STREAMING TABLE raw; {} {}", flow("one"), flow("two"));
+    project.define(&both);
+    project.land("two", "a", &[json!({"id": 3})]);
+    let parts = ["what flow one has read is in main.default.raw", "--full-refresh main.default.raw"];
+    refused(project.run(1), "SOURCE_MODE_CHANGED", &parts);
+    fs::remove_file(project.path("landing/one/a.json")).unwrap();
+    let parts = ["replay of one", "holds 2 rows, and 1 of them are outside no more"];
+    refused(project.run_with(&select(&[], &["raw"])), "LOSS_NOT_ACCEPTED", &parts);
+    assert_eq!(project.rows("SELECT id FROM raw").len(), 2);
+    project.land("one", "a", &[json!({"id": 1})]);
+    project.run_with(&select(&[], &["raw"])).unwrap();
+    assert_rows("both", &project.rows("SELECT * FROM raw"), &[1, 2, 3].map(|id| json!({"id": id})));
+    project.assert_clean("two flows");
+    // And back to one.
+    project.define(&format!("CREATE STREAMING TABLE raw; {}", flow("one")));
+    refused(project.run_with(&flows(&["two"], &[])), "SOURCE_MODE_CHANGED", &["replay of one"]);
+    let mut options = accepting(select(&[], &["raw"]));
+    options.flows = flows(&["two"], &[]).flows;
+    project.run_with(&options).unwrap();
+    assert_rows("one", &project.rows("SELECT * FROM raw"), &[1, 2].map(|id| json!({"id": id})));
+    project.assert_clean("one flow");
 }
 
 /// Lets every step of the storage fail from a given one on, as if the process were gone.
