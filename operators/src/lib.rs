@@ -13,6 +13,7 @@
 //! | [`Scd1`] | changes by key; truncates | the newest row of each key | distinct changes; if [append-only](Scd1State::append_only), one a key | O(log n); a truncate: all keys |
 //! | [`Scd2`] | changes by key | versions of each key | distinct changes, run heads | O(log n), whatever the key's history |
 //! | [`Fill`] | changes by key; truncates | the changes that count, completed from earlier ones | distinct changes, completed values | O(log n), and the later changes that inherit from it; a truncate: all keys |
+//! | [`Clock`] | rows with the moments at which their meaning changes; what the clock shows | each row with the moment at which it stands | rows with a moment ahead | O(log n) for a row that comes, goes or falls due |
 //! | [`commit()`] | changes and errors of a table | one call for each closed epoch | the open epochs | O(1) |
 //!
 //! What holds for all of them:
@@ -29,6 +30,7 @@
 //! - No operator blocks, reads a clock, or panics on data.
 
 mod batch;
+mod clock;
 mod commit;
 mod dedup;
 mod epochs;
@@ -46,6 +48,7 @@ mod state;
 mod testing;
 mod truncate;
 
+pub use clock::{Clock, ClockState, Moment, Standing, Timed};
 pub use commit::{Closed, HasEpoch, commit};
 pub use dedup::{Dedup, DedupState, Distinct, DistinctState};
 pub use epochs::{Rows, Shared, shared};

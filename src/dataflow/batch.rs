@@ -21,6 +21,8 @@ pub struct Batch {
     pub rows: RecordBatch,
     /// By how much the multiplicity of each row changes; absent where each is added once.
     pub diffs: Option<Arc<[i64]>>,
+    /// Rows come in pairs, each as it was and as it is, of which only the clock has changed the meaning.
+    pub pairs: bool,
 }
 
 /// A stream of batches.
@@ -35,7 +37,7 @@ impl HasEpoch for Batch {
 impl Batch {
     /// Rows that are each added once.
     pub fn added(epoch: Epoch, rows: RecordBatch) -> Self {
-        Batch { epoch, arrived: epoch, rows, diffs: None }
+        Batch { epoch, arrived: epoch, rows, diffs: None, pairs: false }
     }
 
     /// The change of multiplicity of row `index`.
@@ -75,7 +77,7 @@ impl Batch {
         let diffs = self.diffs.as_ref().map(|diffs| {
             diffs.iter().zip(mask.iter()).filter(|(_, m)| *m == Some(true)).map(|(d, _)| *d).collect::<Arc<[i64]>>()
         });
-        Ok(Batch { rows: filter_record_batch(&self.rows, mask)?, diffs, ..*self })
+        Ok(Batch { rows: filter_record_batch(&self.rows, mask)?, diffs, pairs: false, ..*self })
     }
 
     /// Splits into rows to add and rows to remove, each row as often as it is to be added or removed.

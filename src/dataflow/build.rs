@@ -16,6 +16,7 @@ use timely::dataflow::operators::generic::operator::empty;
 use timely::dataflow::{InputHandle, Scope, Stream};
 
 use super::batch::{Batch, Batches, relabel};
+use super::clock::{ClockInlet, ClockSource, Passage, pass_clock};
 use super::eval::run_steps;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
@@ -24,7 +25,7 @@ use super::merge::{Merged, merge};
 use super::metrics::Tally;
 use super::rules::{Judge, bad_row, internal};
 use crate::error::{Error, Result};
-use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, Step, Stored, WALL_COLUMN};
+use crate::plan::{DatasetPlan, Feed, Input, NOW_COLUMN, Node, Plan, Step, Stored, WALL_COLUMN, with_now};
 
 /// Where batches enter a dataflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +75,7 @@ pub struct Start {
     pub hydrated: Epoch,
     /// Tables of which even those changes are wanted, because they will be set by comparison.
     pub compare: BTreeSet<TableId>,
-    /// Replay points whose expectations have changed: stored rows are judged again.
+    /// Replay points whose stored rows are judged again: their expectations have changed, or change with the clock.
     pub rejudge: BTreeSet<usize>,
 }
 
@@ -87,6 +88,8 @@ pub struct Dataflow {
     pub inlets: BTreeMap<Inlet, Handle>,
     /// How far each table, and the faults, are closed.
     pub closed: Vec<Closed>,
+    /// Where it hears what the clock shows.
+    pub clock: ClockInlet,
 }
 
 impl Dataflow {
@@ -102,6 +105,8 @@ pub struct Builder<'s> {
     pub scope: Scope<'s, Epoch>,
     /// Fault streams of all operators so far.
     pub faults: Vec<Stream<'s, Epoch, Vec<Box<RowFault>>>>,
+    /// The clock.
+    pub clock: ClockSource<'s>,
 }
 
 struct Edge<'s> {
@@ -157,7 +162,7 @@ pub fn build<'s>(
     tally: &Tally,
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
-    let mut builder = Builder { scope, faults: Vec::new() };
+    let mut builder = Builder { scope, faults: Vec::new(), clock: ClockSource::new(scope) };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();
     let mut edges: BTreeMap<Input, Edge<'s>> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -168,9 +173,7 @@ pub fn build<'s>(
     for (index, dataset) in plan.datasets.iter().enumerate() {
         let label = dataset.label();
         let mut judge = judge(index, dataset, tally);
-        if dataset.replay_point {
-            judge.stored_through = start.hydrated;
-        }
+        judge.stored_through = start.hydrated;
         let mut quarantine: Vec<Batches<'s>> = Vec::new();
         let rows = match &dataset.feed {
             Feed::Append(flows) => {
@@ -181,7 +184,19 @@ pub fn build<'s>(
                 if start.rejudge.contains(&index) {
                     streams.push(open(scope, &mut inlets, Inlet::Rows(index)));
                 }
-                let yielded = scope.concatenate(streams);
+                let mut yielded = scope.concatenate(streams);
+                if judge.now {
+                    let schema = if dataset.wall { with_wall(&dataset.schema) } else { Arc::clone(&dataset.schema) };
+                    let passage = Passage {
+                        boundaries: &dataset.boundaries,
+                        schema: &schema,
+                        pairs: true,
+                        keeps_arrival: dataset.replay_point,
+                        name: &format!("{label}: expectations"),
+                        label: &label,
+                    };
+                    yielded = pass_clock(&mut builder, yielded, &passage)?;
+                }
                 let (rows, quarantined) = judge_rows(&mut builder, yielded, judge.clone());
                 quarantine.push(quarantined);
                 rows
@@ -235,7 +250,7 @@ pub fn build<'s>(
     closed.push(commit(empty::<_, Vec<Batch>>(scope), faults, "faults", move |epoch, _, faults| {
         outbox(Outcome::Faults { epoch, faults });
     }));
-    Ok(Dataflow { inlets, closed })
+    Ok(Dataflow { inlets, closed, clock: builder.clock.finish() })
 }
 
 fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet: Inlet) -> Batches<'s> {
@@ -246,20 +261,24 @@ fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet
 }
 
 fn judge(index: usize, dataset: &DatasetPlan, tally: &Tally) -> Judge {
-    let (schema, wall) = match &dataset.feed {
-        Feed::Append(_) if dataset.wall => (with_wall(&dataset.schema), true),
-        Feed::Append(_) => (Arc::clone(&dataset.schema), false),
-        Feed::Cdc(cdc) => {
-            (Arc::clone(&cdc.judged), cdc.judged.fields().last().is_some_and(|f| f.name() == WALL_COLUMN))
+    let schema = match &dataset.feed {
+        Feed::Append(_) => {
+            let schema = if dataset.wall { with_wall(&dataset.schema) } else { Arc::clone(&dataset.schema) };
+            if dataset.boundaries.is_empty() { schema } else { with_now(&schema) }
         }
+        Feed::Cdc(cdc) => Arc::clone(&cdc.judged),
     };
+    let has = |name: &str| schema.fields().iter().any(|f| f.name() == name);
+    let (wall, now) = (has(WALL_COLUMN), has(NOW_COLUMN));
     Judge {
         dataset: index,
         label: dataset.label(),
         rules: dataset.rules.clone().into(),
-        schema,
+        schema: Arc::clone(&schema),
         quarantine: dataset.quarantine.as_ref().map(|q| if wall { with_wall(q) } else { Arc::clone(q) }),
         wall,
+        now,
+        drop_is_final: dataset.replay_point,
         stored_through: 0,
         tally: tally.clone(),
     }
@@ -338,6 +357,12 @@ fn build_node<'s>(
                 });
             }
             Ok(builder.scope.concatenate(streams))
+        }
+        Node::Clock { input, boundaries, .. } => {
+            let schema = Arc::clone(input.schema());
+            let input = build_node(builder, edges, input, name, label)?;
+            let passage = Passage { boundaries, schema: &schema, pairs: false, keeps_arrival: false, name, label };
+            pass_clock(builder, input, &passage)
         }
         Node::Distinct { input, schema } => {
             let input = build_node(builder, edges, input, name, label)?;

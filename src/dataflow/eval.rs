@@ -134,7 +134,7 @@ pub fn row_json(rows: &RecordBatch, index: usize) -> String {
         .fields()
         .iter()
         .enumerate()
-        .filter(|(_, f)| f.name() != crate::plan::WALL_COLUMN && !f.name().starts_with("__common_expr"))
+        .filter(|(_, f)| !crate::plan::is_hidden(f) && !f.name().starts_with("__common_expr"))
         .map(|(i, _)| i)
         .collect();
     let one = rows.slice(index.min(rows.num_rows().saturating_sub(1)), rows.num_rows().min(1));

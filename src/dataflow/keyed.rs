@@ -23,7 +23,7 @@ use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
 use super::rules::{bad_row, internal};
 use crate::error::{Error, Result};
-use crate::plan::{MatchKind, MatchNode, WALL_COLUMN};
+use crate::plan::{MatchKind, MatchNode, is_hidden};
 
 /// Rows in a batch that leaves a stateful operator.
 const BATCH_ROWS: usize = 8192;
@@ -91,7 +91,9 @@ pub fn decode<'s, D: Clone + 'static>(
                         let mut session = output.session(&cap);
                         for chunk in items.chunks(BATCH_ROWS) {
                             session.give(match columns(epoch, chunk) {
-                                Ok(rows) => Ok(Batch { epoch, arrived: epoch, rows, diffs: diffs(chunk) }),
+                                Ok(rows) => {
+                                    Ok(Batch { epoch, arrived: epoch, rows, diffs: diffs(chunk), pairs: false })
+                                }
                                 Err(error) => Err(internal(epoch, &label, error.to_string())),
                             });
                         }
@@ -256,10 +258,10 @@ pub fn match_rows<'s>(
         encoded.into_iter().next().unwrap_or_default()
     };
     let (schema, kind) = (Arc::clone(&node.schema), node.kind);
-    let walled = node.rows.schema().fields().last().is_some_and(|f| f.name() == WALL_COLUMN);
+    let hidden = node.rows.schema().fields().iter().filter(|f| is_hidden(f)).count();
     Ok(decode(builder, matched, &format!("{name}: batches"), label, move |_, items: &[((Row, Option<Row>), i64)]| {
         let mut columns = row_codec.decode(items.iter().map(|((row, _), _)| row.as_bytes()))?;
-        let wall = if walled { columns.pop() } else { None };
+        let hidden = columns.split_off(columns.len().saturating_sub(hidden));
         match kind {
             MatchKind::Left | MatchKind::Inner => {
                 let found = items.iter().map(|((_, r), _)| r.as_ref().unwrap_or(&null_row).as_bytes());
@@ -271,7 +273,7 @@ pub fn match_rows<'s>(
             }
             MatchKind::Semi | MatchKind::Anti => {}
         }
-        columns.extend(wall);
+        columns.extend(hidden);
         relabel(&schema, columns, items.len())
     }))
 }

@@ -22,7 +22,7 @@ use super::metrics::Tally;
 use super::rules::{Judge, Reason, bad_row, internal};
 use crate::error::{Error, Fault, Result};
 use crate::pipeline::ScdType;
-use crate::plan::{CdcFlow, CdcPlan, WALL_COLUMN};
+use crate::plan::{CdcFlow, CdcPlan, is_hidden};
 
 type Keyed = ((Row, Change), Epoch, Diff);
 type Truncate = (Row, Epoch, Diff);
@@ -280,9 +280,8 @@ impl Events {
 
     fn visible(&self, chosen: &Chosen) -> Result<Batch, ArrowError> {
         let mut columns = pick(chosen.layout.columns(), &self.kept);
-        if self.judge.wall {
-            columns.extend(chosen.batch.rows.column_by_name(WALL_COLUMN).cloned());
-        }
+        let hidden = self.judge.schema.fields().iter().filter(|f| is_hidden(f));
+        columns.extend(hidden.filter_map(|f| chosen.batch.rows.column_by_name(f.name()).cloned()));
         Ok(chosen.batch.with_rows(relabel(&self.judge.schema, columns, chosen.batch.rows.num_rows())?))
     }
 

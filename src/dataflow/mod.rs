@@ -2,6 +2,7 @@
 
 mod batch;
 mod build;
+mod clock;
 mod codec;
 mod eval;
 mod fan;
@@ -9,6 +10,7 @@ mod fault;
 mod keyed;
 mod merge;
 mod metrics;
+mod moments;
 mod rules;
 #[cfg(test)]
 mod tests;

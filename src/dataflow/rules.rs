@@ -30,8 +30,12 @@ pub struct Judge {
     pub quarantine: Option<SchemaRef>,
     /// Rows carry the wall.
     pub wall: bool,
-    /// Rows of epochs up to this one are stored already. DROP is for rows that arrive: at a replay point nothing else
-    /// keeps the row, so a rule that is added later takes none away.
+    /// Rows carry the moment at which they stand, which goes no further.
+    pub now: bool,
+    /// DROP is for rows that arrive: at a replay point nothing else keeps the row, so a rule that is added later takes none
+    /// of those away that are stored already.
+    pub drop_is_final: bool,
+    /// Rows of epochs up to this one were judged by an earlier run.
     pub stored_through: Epoch,
     /// Where to count.
     pub tally: Tally,
@@ -41,7 +45,7 @@ pub struct Judge {
 pub struct Judged {
     /// To the dataset.
     pub kept: Batch,
-    /// Which of the rows those are.
+    /// Which rows are not left out: those, and pairs of which nothing changes.
     pub keep: BooleanArray,
     /// To the quarantine, with the names of the violated rules.
     pub quarantined: Option<Batch>,
@@ -59,7 +63,7 @@ pub struct Reason<'a> {
 
 impl Judge {
     /// Judges a batch. FAIL comes before QUARANTINE, QUARANTINE before DROP, DROP before WARN. A row that is taken back is
-    /// judged as it was when it came, and never fails the epoch.
+    /// judged as it was when it came, and never fails the epoch. Nor does one of which the clock has changed nothing else.
     pub fn judge(&self, batch: Batch) -> Result<Judged, ArrowError> {
         let rows = batch.rows.num_rows();
         let coming = batch.coming();
@@ -69,35 +73,41 @@ impl Judge {
                 c.kept += coming;
             });
             let keep = BooleanArray::from(vec![true; rows]);
-            return Ok(Judged { kept: batch, keep, quarantined: None, faults: Vec::new() });
+            return Ok(Judged { kept: self.visible(batch)?, keep, quarantined: None, faults: Vec::new() });
         }
         let outcomes: Vec<Vec<Outcome>> = self.rules.iter().map(|rule| judge(&rule.condition, &batch.rows)).collect();
+        let changes = self.changes(&batch, &outcomes);
+        let stored = batch.epoch <= self.stored_through;
         let mut faults = Vec::new();
         for (rule, outcomes) in self.rules.iter().zip(&outcomes) {
-            if rule.action == Action::Fail && !rule.constraint {
-                faults.extend(self.fault(rule, outcomes, &batch, None));
+            // What was stored has passed, whatever the clock has come to since.
+            if rule.action == Action::Fail && !rule.constraint && !(stored && rule.live) {
+                faults.extend(self.fault(rule, outcomes, &batch, &changes));
             }
         }
-        let stored = batch.epoch <= self.stored_through;
         let verdict = |index: usize| {
             self.rules
                 .iter()
                 .zip(&outcomes)
                 .filter(|(_, o)| o.get(index) != Some(&Outcome::True))
                 .map(|(r, _)| r.action)
-                .filter(|a| *a != Action::Fail && !(stored && *a == Action::Drop))
+                .filter(|a| *a != Action::Fail && !(stored && self.drop_is_final && *a == Action::Drop))
                 .max()
         };
         let verdicts: Vec<Option<Action>> = (0..rows).map(verdict).collect();
-        let is = |action: Action| verdicts.iter().map(|v| Some(*v == Some(action))).collect::<BooleanArray>();
+        let is = |action: Action| {
+            let chosen = verdicts.iter().zip(changes.iter()).map(|(v, c)| Some(*v == Some(action) && c == Some(true)));
+            chosen.collect::<BooleanArray>()
+        };
         let quarantine = is(Action::Quarantine);
         let drop = is(Action::Drop);
         let keep: BooleanArray =
             verdicts.iter().map(|v| Some(!matches!(v, Some(Action::Quarantine | Action::Drop)))).collect();
+        let written = arrow::compute::and(&keep, &changes)?;
         for (rule, outcomes) in self.rules.iter().zip(&outcomes).filter(|(rule, _)| rule.constraint) {
-            faults.extend(self.fault(rule, outcomes, &batch, Some(&keep)));
+            faults.extend(self.fault(rule, outcomes, &batch, &written));
         }
-        let kept = batch.filter(&keep)?;
+        let kept = self.visible(batch.filter(&written)?)?;
         let quarantined = if quarantine.true_count() > 0 {
             let failed = self.failed(&outcomes, &quarantine);
             Some(self.quarantine(&batch.filter(&quarantine)?, failed)?)
@@ -105,6 +115,7 @@ impl Judge {
             None
         };
         let dropped = batch.filter(&drop)?.coming();
+        let coming = if batch.pairs { batch.filter(&changes)?.coming() } else { coming };
         self.tally.count(batch.epoch, self.dataset, |c| {
             c.yielded += coming;
             c.kept += kept.coming();
@@ -115,7 +126,8 @@ impl Judge {
             }
             for (index, outcomes) in outcomes.iter().enumerate() {
                 let counts = c.rule(index);
-                for (outcome, diff) in outcomes.iter().zip(batch.each_diff()).filter(|(_, d)| *d > 0) {
+                let come = outcomes.iter().zip(batch.each_diff()).zip(changes.iter());
+                for ((outcome, diff), _) in come.filter(|((_, d), c)| *d > 0 && *c == Some(true)) {
                     match outcome {
                         Outcome::True => counts.passed += diff,
                         Outcome::False => counts.failed += diff,
@@ -158,6 +170,35 @@ impl Judge {
         self.quarantine(batch, Arc::new(names.finish()))
     }
 
+    /// Which rows something changes of: of a pair nothing does if both are judged alike. FAIL keeps rows out, so that it has
+    /// no part in it.
+    fn changes(&self, batch: &Batch, outcomes: &[Vec<Outcome>]) -> BooleanArray {
+        if !batch.pairs {
+            return BooleanArray::from(vec![true; batch.rows.num_rows()]);
+        }
+        let judged = |rule: &Rule, outcomes: &[Outcome], index: usize| {
+            rule.action == Action::Fail || outcomes.get(index) == Some(&Outcome::True)
+        };
+        let pairs = (0..batch.rows.num_rows()).map(|index| index - index % 2);
+        let differs = pairs.map(|first| {
+            let both = |(rule, o): (&Rule, &Vec<Outcome>)| judged(rule, o, first) != judged(rule, o, first + 1);
+            Some(self.rules.iter().zip(outcomes).any(both))
+        });
+        differs.collect()
+    }
+
+    /// The rows as the dataset hands them on.
+    fn visible(&self, batch: Batch) -> Result<Batch, ArrowError> {
+        let mut batch = batch;
+        batch.pairs = false;
+        if !self.now {
+            return Ok(batch);
+        }
+        let width = batch.rows.num_columns().saturating_sub(1);
+        let rows = batch.rows.project(&(0..width).collect::<Vec<_>>())?;
+        Ok(batch.with_rows(rows))
+    }
+
     fn failed(&self, outcomes: &[Vec<Outcome>], chosen: &BooleanArray) -> ArrayRef {
         let mut names = ListBuilder::new(StringBuilder::new()).with_field(Field::new(
             "element",
@@ -165,7 +206,7 @@ impl Judge {
             true,
         ));
         for (index, _) in chosen.iter().enumerate().filter(|(_, c)| *c == Some(true)) {
-            for (rule, outcomes) in self.rules.iter().zip(outcomes) {
+            for (rule, outcomes) in self.rules.iter().zip(outcomes).filter(|(rule, _)| rule.action != Action::Fail) {
                 if outcomes.get(index) != Some(&Outcome::True) {
                     names.values().append_value(&rule.name);
                 }
@@ -179,23 +220,18 @@ impl Judge {
         let Some(schema) = &self.quarantine else {
             return Err(ArrowError::SchemaError(format!("{} has no quarantine", self.label)));
         };
+        let batch = self.visible(batch.clone())?;
         let mut columns: Vec<ArrayRef> = batch.rows.columns().to_vec();
         let at = if self.wall { columns.len().saturating_sub(1) } else { columns.len() };
         columns.insert(at, failed);
         Ok(batch.with_rows(relabel(schema, columns, batch.rows.num_rows())?))
     }
 
-    fn fault(
-        &self,
-        rule: &Rule,
-        outcomes: &[Outcome],
-        batch: &Batch,
-        of: Option<&BooleanArray>,
-    ) -> Option<Box<RowFault>> {
+    fn fault(&self, rule: &Rule, outcomes: &[Outcome], batch: &Batch, of: &BooleanArray) -> Option<Box<RowFault>> {
         let violating: Vec<usize> = outcomes
             .iter()
             .enumerate()
-            .filter(|(i, o)| **o != Outcome::True && batch.diff(*i) > 0 && of.is_none_or(|rows| rows.value(*i)))
+            .filter(|(i, o)| **o != Outcome::True && batch.diff(*i) > 0 && of.value(*i))
             .map(|(i, _)| i)
             .collect();
         if violating.is_empty() {

@@ -105,6 +105,8 @@ pub struct Complete {
     pub versions: BTreeMap<String, i64>,
     /// Sources of the beginning that were not read after all; they are where they were.
     pub returned: BTreeSet<String>,
+    /// When the clock next changes something, if nothing else does before, in microseconds since 1970.
+    pub due_micros: Option<i64>,
 }
 
 /// The end of an epoch whose changes are in no table; its sources are where they were.
@@ -129,6 +131,8 @@ pub struct History {
     pub next: u64,
     /// The wall of every complete epoch.
     pub walls: BTreeMap<u64, i64>,
+    /// When the clock next changes something in what the last complete epoch has left, in microseconds since 1970.
+    pub due_micros: Option<i64>,
     /// Delta versions of the tables at the end of the last complete epoch.
     pub versions: BTreeMap<String, i64>,
     /// Fingerprints of the last complete epoch.
@@ -188,6 +192,7 @@ impl History {
         self.last_complete = Some(complete.epoch);
         self.walls.insert(complete.epoch, begin.wall_micros);
         self.versions = complete.versions;
+        self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
         self.parts.extend(begin.parts);
         self.dropped.extend(begin.dropped);

@@ -4,19 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::Expr;
 
-use super::clock::reads_clock;
+use super::cdc::{CdcDraft, CdcDraftFlow};
 use super::draft::{Draft, Reading, quarantine_schema};
 use super::fingerprint::{fingerprints, retractions};
-use super::lower::{Lowering, physical};
+use super::lower::{Lowering, clock, physical, read_once};
+use super::moments::{Boundary, Live, live};
 use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
-use super::schema::{position, with_wall};
+use super::schema::{position, with_now, with_wall};
 use super::unique::{KnownKeys, unique};
 use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, Source, Stored};
 use crate::error::{Error, Result};
-use crate::pipeline::{DatasetKind, FlowKind, ScdType, TableName};
+use crate::pipeline::{Action, DatasetKind, FlowKind, ScdType, TableName};
 
 /// Keys of the datasets that one flow reads.
 struct Keys<'a> {
@@ -84,7 +86,8 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
         let at = numbering.dataset(index)?;
         let wall = walls.contains(&Input::Dataset(at)) || walls.contains(&Input::Quarantine(at));
         let is_replay = replay.contains(&index) && draft.dataset.kind != DatasetKind::TemporaryView;
-        let plan = lower_dataset(draft, drafts, &numbering, wall, zone, is_replay, &mut walls, &mut lints, planner)?;
+        let place = Place { wall, replay_point: is_replay, once: replay.contains(&index) };
+        let plan = lower_dataset(draft, drafts, &numbering, place, zone, &mut walls, &mut lints, planner)?;
         put(&mut slots, at, plan)?;
         for (replay_at, source) in numbering.replays(index) {
             let wall = walls.contains(&Input::Dataset(replay_at));
@@ -195,6 +198,7 @@ fn replay_dataset(
         feed: Feed::Append(vec![(read.id.clone(), node)]),
         rules: Vec::new(),
         quarantine: None,
+        boundaries: Vec::new(),
         wall,
         replay_point: true,
         fingerprint: String::new(),
@@ -205,32 +209,44 @@ fn replay_dataset(
     })
 }
 
+/// What a dataset is to those around it.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Someone reads the wall of its rows.
+    wall: bool,
+    replay_point: bool,
+    /// What its queries decide is decided when a row arrives: a replay point, and the views within its query.
+    once: bool,
+}
+
 #[allow(clippy::too_many_arguments)]
 fn lower_dataset(
     draft: &Draft<'_>,
     drafts: &[Draft<'_>],
     numbering: &Numbering,
-    wall: bool,
+    Place { wall, replay_point, once }: Place,
     zone: &Arc<str>,
-    replay_point: bool,
     walls: &mut BTreeSet<Input>,
     lints: &mut Vec<PlanLint>,
     planner: &Planner<'_>,
 ) -> Result<DatasetPlan> {
     let name = &draft.dataset.name;
-    let rules_clock = draft.rules.iter().any(|r| reads_clock(&r.condition));
+    let read = read_rules(draft, zone, once, replay_point, lints)?;
+    let rules_wall = read.iter().any(|r| r.at_arrival);
+    let rules_now = read.iter().any(|r| !r.boundaries.is_empty());
     let mut upstream = BTreeSet::new();
     let judged_wall = match &draft.cdc {
         Some(_) if wall => {
             return Err(Error::user(
                 "NOT_SUPPORTED",
-                "the clock over rows of an AUTO CDC target is not supported yet, since a version has no single arrival",
+                "the time of arrival of rows of an AUTO CDC target is asked for, and a version has none",
             )
+            .help("read the clock before the merge, or compare a column with the clock plus or minus a constant")
             .dataset(name)
             .at(&draft.dataset.span));
         }
-        Some(_) => rules_clock,
-        None => wall || rules_clock,
+        Some(_) => rules_wall,
+        None => wall || rules_wall,
     };
     let feed = match &draft.cdc {
         None => {
@@ -251,6 +267,7 @@ fn lower_dataset(
                     inputs: &inputs,
                     known: &keys,
                     zone: Arc::clone(zone),
+                    once,
                     span: span.unwrap_or(&flow.flow.span),
                     source: planner.source(span.unwrap_or(&flow.flow.span)),
                     walls: BTreeSet::new(),
@@ -269,24 +286,36 @@ fn lower_dataset(
             for (flow, parts) in draft.flows.iter().zip(&cdc.flows) {
                 let Some((reading, schema)) = flow.reads.first() else { continue };
                 let input = numbering.input(reading)?;
-                let needs = rules_clock || parts.reads_clock();
+                let wrong = |e| from_datafusion(e, &flow.flow.span, None);
+                let mut found = FlowClock { parts, zone, boundaries: Vec::new(), at_arrival: rules_wall };
+                let layout =
+                    parts.layout.iter().map(|e| found.read(e)).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+                let sequence = found.read(&parts.sequence).map_err(wrong)?;
+                let delete = parts.delete.as_ref().map(|e| found.read(e)).transpose().map_err(wrong)?;
+                let truncate = parts.truncate.as_ref().map(|e| found.read(e)).transpose().map_err(wrong)?;
+                for boundary in read.iter().flat_map(|r| &r.boundaries) {
+                    found.boundaries.push(boundary.bind(|e| judged_from(e, cdc, parts)).map_err(wrong)?);
+                }
+                let FlowClock { boundaries, at_arrival, .. } = found;
                 let width = schema.fields().len();
-                if needs {
+                if at_arrival {
                     walls.insert(input);
                 }
-                let columns: Vec<usize> = (0..width + usize::from(needs)).collect();
-                let batch = if needs { with_wall(schema) } else { Arc::clone(schema) };
-                let bind = |expr: &Expr| {
-                    physical(expr, &parts.columns, &batch, zone).map_err(|e| from_datafusion(e, &flow.flow.span, None))
-                };
+                let columns: Vec<usize> = (0..width + usize::from(at_arrival)).collect();
+                let batch = if at_arrival { with_wall(schema) } else { Arc::clone(schema) };
+                let bind = |expr: &Expr| physical(expr, &parts.columns, &batch, zone).map_err(wrong);
+                let boundaries = boundaries.iter().map(|b| b.bind(bind)).collect::<Result<Vec<_>>>()?;
+                let read = Node::Read { input, columns, schema: Arc::clone(&batch) };
+                let source = clock(boundaries, read)?;
+                let bind = |expr: &Expr| physical(expr, &parts.columns, source.schema(), zone).map_err(wrong);
                 note(&mut upstream, input);
                 flows.push(CdcFlow {
                     name: flow.flow.name.clone(),
-                    layout: parts.layout.iter().map(bind).collect::<Result<_>>()?,
-                    sequence: bind(&parts.sequence)?,
-                    delete: parts.delete.as_ref().map(bind).transpose()?,
-                    truncate: parts.truncate.as_ref().map(bind).transpose()?,
-                    input: Node::Read { input, columns, schema: batch },
+                    layout: layout.iter().map(bind).collect::<Result<_>>()?,
+                    sequence: bind(&sequence)?,
+                    delete: delete.as_ref().map(bind).transpose()?,
+                    truncate: truncate.as_ref().map(bind).transpose()?,
+                    input: source,
                 });
             }
             Feed::Cdc(Box::new(CdcPlan {
@@ -301,26 +330,31 @@ fn lower_dataset(
                 scd: cdc.scd,
                 append_only: false,
                 quarantine_invalid: draft.quarantine_invalid(),
-                judged: if judged_wall { with_wall(&cdc.judged) } else { Arc::clone(&cdc.judged) },
+                judged: hidden(&cdc.judged, judged_wall, rules_now),
             }))
         }
     };
     let judged = draft.cdc.as_ref().map_or(&draft.schema, |c| &c.judged);
-    let batch = if judged_wall { with_wall(judged) } else { Arc::clone(judged) };
-    let rules = draft
-        .rules
-        .iter()
-        .map(|rule| {
-            Ok(Rule {
-                name: rule.name.clone(),
-                text: rule.text.clone(),
-                condition: physical(&rule.condition, &rule.columns, &batch, zone)
-                    .map_err(|e| from_datafusion(e, &draft.dataset.span, None))?,
-                action: rule.action,
-                constraint: rule.constraint,
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let wrong = |e| from_datafusion(e, &draft.dataset.span, None);
+    let batch = hidden(judged, judged_wall, false);
+    let mut boundaries = Vec::new();
+    for (rule, read) in draft.rules.iter().zip(&read) {
+        for boundary in &read.boundaries {
+            boundaries.push(boundary.bind(|e| physical(e, &rule.columns, &batch, zone)).map_err(wrong)?);
+        }
+    }
+    let batch = hidden(judged, judged_wall, rules_now);
+    let mut rules = Vec::with_capacity(draft.rules.len());
+    for (rule, read) in draft.rules.iter().zip(&read) {
+        rules.push(Rule {
+            name: rule.name.clone(),
+            text: rule.text.clone(),
+            condition: physical(&read.expr, &rule.columns, &batch, zone).map_err(wrong)?,
+            action: rule.action,
+            live: !read.boundaries.is_empty(),
+            constraint: rule.constraint,
+        });
+    }
     Ok(DatasetPlan {
         name: name.clone(),
         kind: draft.dataset.kind,
@@ -329,6 +363,7 @@ fn lower_dataset(
         feed,
         rules,
         quarantine: draft.fills_quarantine().then(|| quarantine_schema(judged)),
+        boundaries: if draft.cdc.is_some() { Vec::new() } else { boundaries },
         wall: judged_wall && draft.cdc.is_none(),
         replay_point,
         fingerprint: String::new(),
@@ -337,6 +372,75 @@ fn lower_dataset(
         properties: draft.dataset.properties.clone(),
         upstream: upstream.into_iter().collect(),
     })
+}
+
+/// How the expectations read the clock. What a view within a replay point's query leaves out is nowhere, and what a replay
+/// point drops neither, so that there the clock is read once.
+fn read_rules(
+    draft: &Draft<'_>,
+    zone: &Arc<str>,
+    once: bool,
+    replay_point: bool,
+    lints: &mut Vec<PlanLint>,
+) -> Result<Vec<Live>> {
+    let mut all = Vec::with_capacity(draft.rules.len());
+    for rule in &draft.rules {
+        let once = once && (!replay_point || rule.action == Action::Drop);
+        let found =
+            live(&rule.condition, &rule.columns, zone, once).map_err(|e| from_datafusion(e, &rule.span, None))?;
+        if once {
+            if found.at_arrival && rule.action == Action::Drop {
+                lints.push(PlanLint {
+                    code: "CLOCK_DROP_IS_FINAL",
+                    message: format!(
+                        "expectation {} drops rows by the clock where they come in, and a row that is dropped there is kept \
+                         nowhere; with ON VIOLATION QUARANTINE it is released when its time comes",
+                        rule.name
+                    ),
+                    span: rule.span.clone(),
+                });
+            }
+        } else if found.is_partial() {
+            lints.push(read_once(false, &rule.span));
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
+
+fn hidden(schema: &SchemaRef, wall: bool, now: bool) -> SchemaRef {
+    let schema = if wall { with_wall(schema) } else { Arc::clone(schema) };
+    if now { with_now(&schema) } else { schema }
+}
+
+/// How the expressions of a flow of change events read the clock.
+struct FlowClock<'a> {
+    parts: &'a CdcDraftFlow,
+    zone: &'a Arc<str>,
+    boundaries: Vec<Boundary<Expr>>,
+    at_arrival: bool,
+}
+
+impl FlowClock<'_> {
+    fn read(&mut self, expr: &Expr) -> datafusion::common::Result<Expr> {
+        let found = live(expr, &self.parts.columns, self.zone, false)?;
+        self.boundaries.extend(found.boundaries);
+        self.at_arrival |= found.at_arrival;
+        Ok(found.expr)
+    }
+}
+
+/// An expression over the kept columns of a target as one over the source of a flow.
+fn judged_from(expr: &Expr, cdc: &CdcDraft, parts: &CdcDraftFlow) -> datafusion::common::Result<Expr> {
+    let made = expr.clone().transform_up(|e| {
+        let Expr::Column(column) = &e else { return Ok(Transformed::no(e)) };
+        let kept = position(&cdc.judged, column.name()).and_then(|at| cdc.kept.get(at));
+        Ok(match kept.and_then(|at| parts.layout.get(*at)) {
+            Some(made) => Transformed::yes(made.clone()),
+            None => Transformed::no(e),
+        })
+    })?;
+    Ok(made.data)
 }
 
 fn note(upstream: &mut BTreeSet<usize>, input: Input) {

@@ -9,7 +9,6 @@ use datafusion::logical_expr::{Cast, Expr, ident, lit};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast;
 
-use super::clock::reads_clock;
 use super::query::{Planner, plan_expr};
 use super::schema::{position, stored_field, stored_type};
 use crate::error::{Error, Result, Span};
@@ -53,12 +52,6 @@ pub(super) struct CdcDraftFlow {
     pub(super) sequence: Expr,
     pub(super) delete: Option<Expr>,
     pub(super) truncate: Option<Expr>,
-}
-
-impl CdcDraftFlow {
-    pub(super) fn reads_clock(&self) -> bool {
-        self.layout.iter().chain([&self.sequence]).chain(&self.delete).chain(&self.truncate).any(reads_clock)
-    }
 }
 
 struct Shape {

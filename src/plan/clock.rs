@@ -1,5 +1,6 @@
 //! The clock in expressions. `current_timestamp()`, `now()` and `current_date()` are planned as volatile markers (so that
-//! the optimizer neither folds nor moves them) and then become expressions over the hidden column [`WALL_COLUMN`].
+//! the optimizer neither folds nor moves them) and then become expressions over a hidden column: [`WALL_COLUMN`](super::schema::WALL_COLUMN) where the
+//! clock is read when a row arrives, [`NOW_COLUMN`](super::schema::NOW_COLUMN) where it is read ever anew.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,14 +8,15 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DataFusionError, Result, internal_err};
+use datafusion::functions::datetime;
 use datafusion::logical_expr::{
     Cast, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-use super::schema::{WALL_COLUMN, wall_type};
+use super::schema::wall_type;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Reading {
+pub(super) enum Reading {
     Timestamp,
     Date,
     Local,
@@ -65,7 +67,8 @@ pub(super) fn clock_functions() -> Vec<ScalarUDF> {
     .collect()
 }
 
-fn reading(expr: &Expr) -> Option<Reading> {
+/// How the expression itself reads the clock.
+pub(super) fn reading(expr: &Expr) -> Option<Reading> {
     match expr {
         Expr::ScalarFunction(function) => {
             (function.func.inner().as_ref() as &dyn Any).downcast_ref::<Clock>().map(|clock| clock.reading)
@@ -79,24 +82,31 @@ pub(super) fn reads_clock(expr: &Expr) -> bool {
     expr.exists(|e| Ok(reading(e).is_some())).unwrap_or(false)
 }
 
-/// Turns the clock into expressions over the wall column, in the session's time zone.
-pub(super) fn bind_clock(expr: Expr, zone: &Arc<str>) -> Result<Expr, DataFusionError> {
+/// Whether the expression hands on what the clock shows, as it is or cast.
+pub(super) fn is_reading(expr: &Expr) -> bool {
+    match expr {
+        Expr::Alias(alias) => is_reading(&alias.expr),
+        Expr::Cast(cast) => is_reading(&cast.expr),
+        other => reading(other).is_some(),
+    }
+}
+
+/// Turns the clock into expressions over the hidden column `column`, in the session's time zone.
+pub(super) fn bind_clock(expr: Expr, column: &str, zone: &Arc<str>) -> Result<Expr, DataFusionError> {
     Ok(expr
         .transform_up(|e| {
             let Some(reading) = reading(&e) else { return Ok(Transformed::no(e)) };
-            let wall = Expr::Column(Column::new_unqualified(WALL_COLUMN));
-            let local = |expr: Expr| {
+            let shown = Expr::Column(Column::new_unqualified(column));
+            let zoned = |expr: Expr| {
                 Expr::Cast(Cast::new(
                     Box::new(expr),
                     DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::clone(zone))),
                 ))
             };
             Ok(Transformed::yes(match reading {
-                Reading::Timestamp => wall,
-                Reading::Date => Expr::Cast(Cast::new(Box::new(local(wall)), DataType::Date32)),
-                Reading::Local => {
-                    Expr::Cast(Cast::new(Box::new(local(wall)), DataType::Timestamp(TimeUnit::Microsecond, None)))
-                }
+                Reading::Timestamp => shown,
+                Reading::Date => Expr::Cast(Cast::new(Box::new(zoned(shown)), DataType::Date32)),
+                Reading::Local => datetime::to_local_time().call(vec![zoned(shown)]),
             }))
         })?
         .data)

@@ -14,7 +14,7 @@ use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
 use super::schema::{position, stored_field, stored_schema, stored_type};
 use super::{Outside, Source, SourceKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Span};
 use crate::pipeline::{
     Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, ReadMode, ReadTable, Relation,
     RelationSource, TableName, near_miss,
@@ -51,6 +51,7 @@ pub(super) struct DraftRule {
     pub(super) columns: DFSchema,
     pub(super) action: Action,
     pub(super) constraint: bool,
+    pub(super) span: Span,
 }
 
 pub(super) fn draft<'a>(
@@ -388,6 +389,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
                 columns,
                 action: Action::Fail,
                 constraint: true,
+                span: column.span.clone(),
             });
         }
     }
@@ -418,6 +420,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
             columns,
             action: expectation.action,
             constraint: false,
+            span: expectation.span.clone(),
         });
     }
     Ok(rules)

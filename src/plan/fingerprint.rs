@@ -121,7 +121,9 @@ pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
     let mut retracts: Vec<bool> = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let value = match &mut dataset.feed {
-            Feed::Append(flows) => flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources)),
+            Feed::Append(flows) => {
+                !dataset.boundaries.is_empty() || flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources))
+            }
             Feed::Cdc(cdc) => {
                 cdc.append_only = !cdc.flows.iter().any(|f| node_retracts(&f.input, &retracts, sources));
                 true
@@ -137,6 +139,6 @@ fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
         Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
         Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
-        Node::Match(_) => true,
+        Node::Match(_) | Node::Clock { .. } => true,
     }
 }

@@ -13,8 +13,9 @@ use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
 use super::clock::{bind_clock, reads_clock};
 use super::context::config;
+use super::moments::{Boundary, live};
 use super::query::from_datafusion;
-use super::schema::{WALL_COLUMN, wall_field, with_wall};
+use super::schema::{WALL_COLUMN, is_hidden, with_now, with_wall};
 use super::spark::checked;
 use super::unique::{KnownKeys, column_index, relation_of, unique_on};
 use super::{Input, MatchKind, MatchNode, Node, PlanLint, Step};
@@ -28,6 +29,8 @@ pub(super) struct Lowering<'a> {
     pub(super) known: &'a dyn KnownKeys,
     /// Session time zone.
     pub(super) zone: Arc<str>,
+    /// The clock is read when a row arrives, and never again.
+    pub(super) once: bool,
     pub(super) span: &'a Span,
     pub(super) source: Option<&'a Source>,
     /// Inputs that must carry the wall.
@@ -48,10 +51,11 @@ impl Lowering<'_> {
     pub(super) fn lower(&mut self, plan: &LogicalPlan, wall: bool) -> Result<Node> {
         match plan {
             LogicalPlan::Projection(projection) => {
-                let inner = wall || projection.expr.iter().any(reads_clock);
-                let input = self.lower(&projection.input, inner)?;
+                let read = self.read(&projection.expr, projection.input.schema())?;
+                let input = self.lower(&projection.input, wall || read.at_arrival)?;
+                let input = self.clocked(input, &read.boundaries, projection.input.schema())?;
                 let mut columns = Vec::with_capacity(projection.expr.len() + 1);
-                for expr in &projection.expr {
+                for expr in &read.exprs {
                     columns.push(self.physical(expr, projection.input.schema(), &input)?);
                 }
                 let mut schema = plan.schema().as_arrow().clone();
@@ -62,11 +66,9 @@ impl Lowering<'_> {
                 Ok(project(input, columns, Arc::new(schema)))
             }
             LogicalPlan::Filter(filter) => {
-                let clock = reads_clock(&filter.predicate);
-                let input = self.lower(&filter.input, wall || clock)?;
-                let predicate = self.physical(&filter.predicate, filter.input.schema(), &input)?;
-                let filtered = map(input, Step::Filter { predicate });
-                Ok(if clock && !wall { without_wall(filtered) } else { filtered })
+                let read = self.read(std::slice::from_ref(&filter.predicate), filter.input.schema())?;
+                let input = self.lower(&filter.input, wall || read.at_arrival)?;
+                self.filter(input, &read, filter.input.schema(), wall)
             }
             LogicalPlan::SubqueryAlias(alias) => self.lower(&alias.input, wall),
             LogicalPlan::TableScan(scan) => {
@@ -117,6 +119,37 @@ impl Lowering<'_> {
         }
     }
 
+    /// How expressions over `columns` read the clock.
+    fn read(&mut self, exprs: &[Expr], columns: &DFSchema) -> Result<Reads> {
+        let mut reads = Reads { exprs: Vec::with_capacity(exprs.len()), boundaries: Vec::new(), at_arrival: false };
+        for expr in exprs {
+            let found = live(expr, columns, &self.zone, self.once).map_err(|e| self.wrong(e))?;
+            if found.is_partial() {
+                self.lints.push(read_once(self.once, self.span));
+            }
+            reads.exprs.push(found.expr);
+            reads.boundaries.extend(found.boundaries);
+            reads.at_arrival |= found.at_arrival;
+        }
+        Ok(reads)
+    }
+
+    /// Lets rows pass the clock, if their meaning changes at boundaries.
+    fn clocked(&self, input: Node, boundaries: &[Boundary<Expr>], columns: &DFSchema) -> Result<Node> {
+        let boundaries = boundaries.iter().map(|b| b.bind(|e| self.physical(e, columns, &input)));
+        clock(boundaries.collect::<Result<_>>()?, input)
+    }
+
+    /// Keeps the rows for which a predicate is true; `wall` says whether the wall goes on.
+    fn filter(&self, input: Node, read: &Reads, columns: &DFSchema, wall: bool) -> Result<Node> {
+        let mut node = self.clocked(input, &read.boundaries, columns)?;
+        for predicate in &read.exprs {
+            let predicate = self.physical(predicate, columns, &node)?;
+            node = map(node, Step::Filter { predicate });
+        }
+        Ok(without_hidden(node, wall))
+    }
+
     /// Binds an expression over `logical` to the batches of `node`.
     pub(super) fn physical(&self, expr: &Expr, logical: &DFSchema, node: &Node) -> Result<Arc<dyn PhysicalExpr>> {
         physical(expr, logical, node.schema(), &self.zone).map_err(|e| self.wrong(e))
@@ -139,10 +172,15 @@ impl Lowering<'_> {
             return Err(self.unsupported("a join without an equality between its sides"));
         }
         let (residual, mask) = self.residual(join, kind)?;
-        let clock = residual.as_ref().is_some_and(reads_clock)
-            || mask.as_ref().is_some_and(reads_clock)
-            || join.on.iter().any(|(l, _)| reads_clock(l));
-        let rows = self.lower(&join.left, wall || clock)?;
+        if join.on.iter().any(|(l, r)| reads_clock(l) || reads_clock(r)) {
+            return Err(self.unsupported("the clock in the equality of a join"));
+        }
+        let beside = self.read(residual.as_slice(), &join.schema)?;
+        let masked = self.read(mask.as_slice(), join.left.schema())?;
+        let rows_wall = wall || beside.at_arrival || masked.at_arrival;
+        let rows = self.lower(&join.left, rows_wall)?;
+        let rows = self.clocked(rows, &masked.boundaries, join.left.schema())?;
+        let mask = masked.exprs.into_iter().next();
         let reference = self.reference(join, kind)?;
         let mut row_key = Vec::new();
         let mut reference_key = Vec::new();
@@ -170,7 +208,6 @@ impl Lowering<'_> {
                 span: self.span.clone(),
             });
         }
-        let rows_wall = wall || clock;
         let mut fields: Vec<FieldRef> = join.left.schema().fields().iter().cloned().collect();
         match kind {
             MatchKind::Left | MatchKind::Inner => {
@@ -179,9 +216,7 @@ impl Lowering<'_> {
             MatchKind::Mark => fields.push(Arc::new(Field::new("mark", DataType::Boolean, false))),
             MatchKind::Semi | MatchKind::Anti => {}
         }
-        if rows_wall {
-            fields.push(wall_field());
-        }
+        fields.extend(rows.schema().fields().iter().filter(|f| is_hidden(f)).cloned());
         let node = Node::Match(Box::new(MatchNode {
             rows,
             reference,
@@ -192,14 +227,8 @@ impl Lowering<'_> {
             unique,
             schema: Arc::new(Schema::new(fields)),
         }));
-        let node = match residual {
-            Some(residual) => {
-                let predicate = self.physical(&residual, &join.schema, &node)?;
-                map(node, Step::Filter { predicate })
-            }
-            None => node,
-        };
-        Ok(if rows_wall && !wall { without_wall(node) } else { node })
+        // The moment at which the mask stands is of no use behind the join.
+        self.filter(without_hidden(node, rows_wall), &beside, &join.schema, wall)
     }
 
     /// A condition beside the equalities: for an inner join it filters the result; where it reads the rows' side alone it
@@ -265,7 +294,7 @@ pub(super) fn physical(
     while let Expr::Alias(alias) = expr {
         expr = *alias.expr;
     }
-    let expr = bind_clock(expr, zone)?;
+    let expr = bind_clock(expr, WALL_COLUMN, zone)?;
     if expr.is_volatile() {
         return Err(DataFusionError::NotImplemented(format!(
             "{expr} gives another value each time, so that a table could never be rebuilt"
@@ -273,9 +302,7 @@ pub(super) fn physical(
     }
     let mut fields: Vec<(Option<TableReference>, FieldRef)> =
         logical.iter().map(|(q, f)| (q.cloned(), Arc::clone(f))).collect();
-    if batch.fields().last().is_some_and(|f| f.name() == WALL_COLUMN) && fields.len() < batch.fields().len() {
-        fields.push((None, wall_field()));
-    }
+    fields.extend(batch.fields().iter().skip(logical.fields().len()).map(|f| (None, Arc::clone(f))));
     let columns = DFSchema::new_with_metadata(fields, Default::default())?;
     let mut properties = ExecutionProps::new();
     properties.mark_start_execution(Arc::clone(config().options()));
@@ -283,8 +310,37 @@ pub(super) fn physical(
 }
 
 fn wall_expr(input: &Node) -> Arc<dyn PhysicalExpr> {
-    let last = input.schema().fields().len().saturating_sub(1);
-    Arc::new(PhysicalColumn::new(WALL_COLUMN, last))
+    let at = input.schema().index_of(WALL_COLUMN).unwrap_or_default();
+    Arc::new(PhysicalColumn::new(WALL_COLUMN, at))
+}
+
+/// Expressions and how they read the clock.
+struct Reads {
+    exprs: Vec<Expr>,
+    boundaries: Vec<Boundary<Expr>>,
+    at_arrival: bool,
+}
+
+/// Lets rows pass the clock, if their meaning changes at boundaries.
+pub(super) fn clock(boundaries: Vec<Boundary>, input: Node) -> Result<Node> {
+    if boundaries.is_empty() {
+        return Ok(input);
+    }
+    let schema = with_now(input.schema());
+    Ok(Node::Clock { input: Box::new(input), boundaries, schema })
+}
+
+/// What `dry-run` says of a condition that is evaluated once.
+pub(super) fn read_once(once: bool, span: &Span) -> PlanLint {
+    let message = if once {
+        "an expression on the clock is evaluated once, when a row arrives, since what it decides is stored; \
+         to have it follow the clock, put it into a query that reads this table, or make it an expectation with \
+         ON VIOLATION QUARANTINE"
+    } else {
+        "an expression on the clock is evaluated once, when a row arrives, since it cannot be told from the row when it \
+         changes; a comparison of a column with the clock plus or minus a constant follows the clock"
+    };
+    PlanLint { code: "CLOCK_READ_ONCE", message: message.to_owned(), span: span.clone() }
 }
 
 /// Adds a row-wise step behind a node.
@@ -316,7 +372,10 @@ fn select(input: Node, order: Vec<usize>) -> Node {
     project(input, columns, Arc::new(Schema::new(fields)))
 }
 
-fn without_wall(input: Node) -> Node {
-    let width = input.schema().fields().len().saturating_sub(1);
-    select(input, (0..width).collect())
+/// Takes off the moment at which rows stand and, unless it goes on, the wall.
+fn without_hidden(input: Node, wall: bool) -> Node {
+    let kept = |field: &FieldRef| !is_hidden(field) || wall && field.name() == WALL_COLUMN;
+    let fields = input.schema().fields();
+    let order: Vec<usize> = fields.iter().enumerate().filter(|(_, f)| kept(f)).map(|(i, _)| i).collect();
+    if order.len() == fields.len() { input } else { select(input, order) }
 }

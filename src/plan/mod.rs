@@ -12,6 +12,7 @@ mod fingerprint;
 mod identifiers;
 mod lower;
 mod metadata;
+mod moments;
 mod own;
 mod query;
 mod replay;
@@ -37,11 +38,12 @@ pub use explode::lift_explode;
 pub use fingerprint::UPSTREAM;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
+pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::from_datafusion;
-pub use schema::{WALL_COLUMN, stored_schema, with_wall};
+pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, with_now, with_wall};
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
-pub const SEMANTICS: u32 = 1;
+pub const SEMANTICS: u32 = 2;
 
 /// A pipeline, checked and ready to be built as a dataflow.
 #[derive(Debug)]
@@ -129,6 +131,8 @@ pub struct DatasetPlan {
     pub rules: Vec<Rule>,
     /// Columns of the automatic quarantine table, without `_epoch`; absent where no rule can fill it.
     pub quarantine: Option<SchemaRef>,
+    /// Where the truth of the expectations changes as the clock goes on; for AUTO CDC the flows' inputs know it.
+    pub boundaries: Vec<Boundary>,
     /// Rows carry the wall of the epoch they arrived in as a hidden last column [`WALL_COLUMN`].
     pub wall: bool,
     /// Stored as it arrived, with [`EPOCH_COLUMN`]; downstream is rebuilt from it.
@@ -175,6 +179,8 @@ pub struct Rule {
     pub condition: Arc<dyn PhysicalExpr>,
     /// What happens on violation.
     pub action: Action,
+    /// It reads the clock ever anew.
+    pub live: bool,
     /// A constraint of the table (NOT NULL): it judges the rows that are written, after the expectations.
     pub constraint: bool,
 }
@@ -216,6 +222,15 @@ pub enum Node {
     Union {
         /// Inputs of equal schema.
         inputs: Vec<Node>,
+        /// Outgoing columns.
+        schema: SchemaRef,
+    },
+    /// Each row with the moment at which it stands, in [`NOW_COLUMN`] behind its columns, corrected as the clock goes on.
+    Clock {
+        /// Input.
+        input: Box<Node>,
+        /// Where the meaning of a row changes.
+        boundaries: Vec<Boundary>,
         /// Outgoing columns.
         schema: SchemaRef,
     },
@@ -340,6 +355,7 @@ impl Node {
             Node::Read { schema, .. }
             | Node::Map { schema, .. }
             | Node::Union { schema, .. }
+            | Node::Clock { schema, .. }
             | Node::Distinct { schema, .. } => schema,
             Node::Match(node) => &node.schema,
         }
@@ -349,7 +365,7 @@ impl Node {
     pub fn leaves(&self, f: &mut impl FnMut(Input)) {
         match self {
             Node::Read { input, .. } => f(*input),
-            Node::Map { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
+            Node::Map { input, .. } | Node::Clock { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
             Node::Union { inputs, .. } => inputs.iter().for_each(|n| n.leaves(f)),
             Node::Match(node) => {
                 node.rows.leaves(f);
@@ -363,7 +379,7 @@ impl Node {
         match self {
             Node::Read { .. } => true,
             Node::Map { input, .. } => input.row_wise(),
-            Node::Union { .. } | Node::Distinct { .. } | Node::Match(_) => false,
+            Node::Union { .. } | Node::Clock { .. } | Node::Distinct { .. } | Node::Match(_) => false,
         }
     }
 }

@@ -7,6 +7,15 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, Tim
 /// Hidden last column of a batch: the wall of the epoch in which the row arrived.
 pub const WALL_COLUMN: &str = "__wall";
 
+/// Hidden last column of a batch: a moment that stands for the stretch of time in which the conditions on the clock have the
+/// truth they have now.
+pub const NOW_COLUMN: &str = "__now";
+
+/// Whether a column is one of ours, which no query yields.
+pub fn is_hidden(field: &Field) -> bool {
+    [WALL_COLUMN, NOW_COLUMN].contains(&field.name().as_str())
+}
+
 pub(super) fn wall_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
@@ -65,6 +74,13 @@ pub fn stored_schema(schema: &Schema) -> SchemaRef {
 pub fn with_wall(schema: &Schema) -> SchemaRef {
     let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
     fields.push(wall_field());
+    Arc::new(Schema::new(fields))
+}
+
+/// `schema` with the hidden column [`NOW_COLUMN`] behind it.
+pub fn with_now(schema: &Schema) -> SchemaRef {
+    let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
+    fields.push(Arc::new(Field::new(NOW_COLUMN, wall_type(), true)));
     Arc::new(Schema::new(fields))
 }
 

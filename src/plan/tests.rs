@@ -47,8 +47,14 @@ CREATE STREAMING TABLE customers AS SELECT * FROM STREAM read_files('/landing/cu
 
 /// The plan of a pipeline over the tables `orders` and `customers`.
 pub(crate) fn plan(sql: &str) -> Result<Plan> {
+    plan_in("UTC", sql)
+}
+
+/// The same with a session time zone.
+pub(crate) fn plan_in(zone: &str, sql: &str) -> Result<Plan> {
     let text = format!("{BRONZE}{sql}");
-    let settings = Settings { storage: "/lake".to_owned(), ..Settings::default() };
+    let configuration = [("spark.sql.session.timeZone".to_owned(), zone.to_owned())].into();
+    let settings = Settings { storage: "/lake".to_owned(), configuration, ..Settings::default() };
     analyze(&load_sql(&[("p.sql", &text)], &settings)?.pipeline, &Declared)
 }
 
@@ -93,6 +99,7 @@ fn show(node: &Node, plan: &Plan) -> String {
             format!("union({})", inputs.iter().map(|n| show(n, plan)).collect::<Vec<_>>().join(", "))
         }
         Node::Distinct { input, .. } => format!("distinct({})", show(input, plan)),
+        Node::Clock { input, .. } => format!("clock({})", show(input, plan)),
         Node::Match(m) => {
             let kind = match m.kind {
                 MatchKind::Left => "left",
@@ -152,7 +159,7 @@ fn queries_become_operators() {
         ),
         (
             "CREATE TEMPORARY VIEW late AS SELECT id FROM STREAM orders WHERE at > current_timestamp()",
-            &["late [view]: map(orders)"],
+            &["late [view]: map(clock(orders))"],
         ),
         (
             "CREATE STREAMING TABLE s AS SELECT id, current_date() AS day FROM STREAM orders",
@@ -199,6 +206,42 @@ fn the_hidden_wall_reaches_whoever_reads_the_clock() {
     .unwrap();
     let walls: Vec<(&str, bool)> = plan.datasets.iter().map(|d| (d.name.table.as_str(), d.wall)).collect();
     assert_eq!(walls, [("customers", false), ("orders", true), ("a", true), ("b", true), ("s", false)]);
+}
+
+#[test]
+fn what_does_not_follow_the_clock_is_said() {
+    let table = |rule: &str| {
+        format!(
+            "CREATE STREAMING TABLE t ({rule}) AS SELECT * FROM STREAM read_files('/x', format => 'json', schema => 'at TIMESTAMP')"
+        )
+    };
+    let cases: &[(&str, &[&str])] = &[
+        ("CREATE TEMPORARY VIEW v AS SELECT id, at > current_timestamp() AS early FROM STREAM orders", &[]),
+        ("CREATE TEMPORARY VIEW v AS SELECT id, current_date() AS seen FROM STREAM orders", &[]),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id, datediff(current_date(), CAST(at AS DATE)) AS age FROM STREAM orders",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id FROM STREAM orders WHERE greatest(at, current_timestamp()) = at",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (
+            "CREATE STREAMING TABLE t AS SELECT *, at > now() AS early
+               FROM STREAM read_files('/x', format => 'json', schema => 'at TIMESTAMP')",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (&table("CONSTRAINT x EXPECT (at <= now()) ON VIOLATION QUARANTINE"), &[]),
+        (&table("CONSTRAINT x EXPECT (at <= now()) ON VIOLATION DROP ROW"), &["CLOCK_DROP_IS_FINAL"]),
+        (
+            "CREATE STREAMING TABLE t (CONSTRAINT x EXPECT (at <= now()) ON VIOLATION DROP ROW) AS SELECT id, at FROM STREAM orders",
+            &[],
+        ),
+    ];
+    for (sql, codes) in cases {
+        let plan = plan(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        assert_eq!(plan.lints.iter().map(|l| l.code).collect::<Vec<_>>(), *codes, "{sql}");
+    }
 }
 
 #[test]

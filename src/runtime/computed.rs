@@ -14,6 +14,8 @@ pub(super) struct Computed {
     pub(super) changes: BTreeMap<TableId, Vec<Batch>>,
     pub(super) counts: BTreeMap<usize, Counts>,
     pub(super) faults: Vec<Box<RowFault>>,
+    /// When the clock next changes something, in microseconds since 1970.
+    pub(super) due: Option<i64>,
 }
 
 impl Computed {
@@ -40,7 +42,8 @@ impl Computed {
                 self.faults.extend(faults);
                 Ok(false)
             }
-            FromWorker::Done { epoch: done, counts } => {
+            FromWorker::Done { epoch: done, counts, due } => {
+                self.due = self.due.into_iter().chain(due).min();
                 for (dataset, counts) in counts {
                     self.counts.entry(dataset).or_default().add(&counts);
                 }

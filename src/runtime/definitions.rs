@@ -192,6 +192,9 @@ fn reasons(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
 /// `FLOW_GONE` (user) if a flow that has read something is not there any more.
 pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     let mut start = Start { hydrated: history.last_complete.unwrap_or(0), ..Start::default() };
+    // Where the clock releases rows, those that are stored pass it again.
+    let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
+    start.rejudge.extend(timed.map(|(index, _)| index));
     if history.last_complete.is_none() {
         return Ok(start);
     }

@@ -28,6 +28,9 @@ pub fn hydrate<'t>(
     if start.hydrated == 0 {
         return Ok(());
     }
+    if let Some(wall) = history.walls.get(&start.hydrated) {
+        mail.wall(start.hydrated, *wall);
+    }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         let rejudge = start.rejudge.contains(&index);
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
@@ -105,7 +108,7 @@ impl Hydration<'_> {
                 sent += part.num_rows() as u64;
                 next += 1;
                 let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs };
+                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs, pairs: false };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

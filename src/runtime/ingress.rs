@@ -126,7 +126,7 @@ impl Deal<'_> {
         // A row that goes was there under the wall of its arrival.
         let wall = self.ingress.walls.get(&arrived).copied().unwrap_or(self.ingress.wall_micros);
         let rows = add_wall(&rows, wall).map_err(wrong)?;
-        let mut batch = Batch { epoch: self.ingress.epoch, arrived, rows, diffs: diffs.map(Into::into) };
+        let mut batch = Batch { epoch: self.ingress.epoch, arrived, rows, diffs: diffs.map(Into::into), pairs: false };
         if let Some(diffs) = &batch.diffs {
             let mask = diffs.iter().map(|d| Some(*d != 0)).collect();
             batch = batch.filter(&mask).map_err(wrong)?;

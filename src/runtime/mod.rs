@@ -8,6 +8,7 @@
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
 mod backlog;
+mod clock;
 mod columns;
 mod commit;
 mod computed;
@@ -52,7 +53,8 @@ pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
 pub struct RunOptions {
     /// Timely workers, that is, computing threads. The result does not depend on it.
     pub workers: usize,
-    /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise.
+    /// Fixes the wall clock of every epoch of the run; the machine's clock otherwise. It cannot be earlier than the wall of
+    /// the last epoch.
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,

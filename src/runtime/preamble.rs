@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::clock::RunClock;
 use super::definitions::{recompute, refuse, start};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -37,7 +38,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
     let ready = Ready::find(pipeline, options, &lake, &seen, io)?;
-    if ready.is_idle(&seen) {
+    if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() {
         return Ok(ready.report(pipeline, &lake, &seen));
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
@@ -58,7 +59,8 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         // The run that began the epoch may be at a commit still, or wake up to one.
         tables.fence(lock.generation, io)?;
     }
-    if ready.is_done(&history) && tables.orphans.is_empty() {
+    let clock = RunClock::new(&history, options);
+    if ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty() {
         // Readers find empty tables rather than none.
         report.tables = describe(&ready.plan, &lake, &history);
         return Ok(report);
@@ -77,9 +79,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         compare,
         log,
         walls: history.walls.clone(),
+        clock,
         versions: history.versions.clone(),
         lake,
-        lock: &lock,
+        lock: Arc::new(lock),
         io: io.clone(),
         mail: workers.mail(),
         events,
@@ -88,7 +91,6 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         commits_out,
         commits,
         report,
-        options,
     };
     let outcome = supervisor.drive(&history, &mut backlog, &say);
     let ended = workers.stop();

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
 
-impl Supervisor<'_> {
+impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
             let keeps_epoch = match id {
@@ -81,12 +81,14 @@ impl Supervisor<'_> {
                 return Err(error);
             }
         }
-        self.io.block_on(self.log.complete(&Complete { epoch, versions: self.versions.clone(), returned }))?;
+        let complete = Complete { epoch, versions: self.versions.clone(), due_micros: computed.due, returned };
+        self.io.block_on(self.log.complete(&complete))?;
         for (dataset, counts) in &computed.counts {
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);
             }
         }
+        self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
         Ok(())

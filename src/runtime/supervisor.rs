@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::{Backlog, is_there};
+use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{fingerprints, keeper, parts, table_key};
@@ -24,16 +23,17 @@ use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
 use crate::plan::Plan;
 
 /// One run: its actors, its log, and what it has come to.
-pub(super) struct Supervisor<'a> {
+pub(super) struct Supervisor {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
     pub(super) walls: BTreeMap<u64, i64>,
+    pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
-    pub(super) lock: &'a RunLock,
+    pub(super) lock: Arc<RunLock>,
     pub(super) io: Handle,
     pub(super) mail: Mail,
     pub(super) events: Receiver<FromWorker>,
@@ -42,10 +42,9 @@ pub(super) struct Supervisor<'a> {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) report: RunReport,
-    pub(super) options: &'a RunOptions,
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
     pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
         self.hydrate(history)?;
@@ -55,7 +54,7 @@ impl Supervisor<'_> {
             let history = self.log.history().clone();
             *backlog = Backlog::find(&self.plan, &history, &self.io)?;
         }
-        while !backlog.is_empty() || !self.compare.is_empty() {
+        while !backlog.is_empty() || !self.compare.is_empty() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
         }
@@ -106,6 +105,7 @@ impl Supervisor<'_> {
             }
         }
         self.walls.insert(epoch, open.wall_micros);
+        self.mail.wall(epoch, open.wall_micros);
         for index in stored {
             self.replay_stored(index, epoch)?;
         }
@@ -133,13 +133,13 @@ impl Supervisor<'_> {
         let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
         let retracts = self.plan.sources.get(source).is_some_and(|s| s.kind.retracts());
-        let rows = (Inlet::Rows(at), Some(&dataset.schema));
-        // Under changed expectations what was in quarantine is judged again.
-        let quarantine = match self.begin.rejudge.contains(&at) {
-            true => rows,
-            false => (Inlet::Quarantine(at), dataset.quarantine.as_ref()),
+        let quarantine = match dataset.quarantine.as_ref() {
+            Some(_) if self.begin.rejudge.contains(&at) => (Inlet::Rows(at), Some(&dataset.schema)),
+            schema => (Inlet::Quarantine(at), schema),
         };
-        for (id, (inlet, schema)) in [(TableId::Rows(at), rows), (TableId::Quarantine(at), quarantine)] {
+        for (id, (inlet, schema)) in
+            [(TableId::Rows(at), (Inlet::Rows(at), Some(&dataset.schema))), (TableId::Quarantine(at), quarantine)]
+        {
             let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
             let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
             if let Some(table) = table {
@@ -163,7 +163,7 @@ impl Supervisor<'_> {
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
         self.lock.check()?;
         let epoch = self.log.history().next.max(1);
-        let wall = self.options.wall.unwrap_or_else(Utc::now).timestamp_micros();
+        let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
         let begin = Begin {
             epoch,
@@ -200,6 +200,7 @@ impl Supervisor<'_> {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        self.mail.wall(epoch, wall_micros);
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };

@@ -28,6 +28,8 @@ const MAILBOX: usize = 64;
 pub enum ToWorker {
     /// Rows of the epoch that is open.
     Rows(Inlet, Batch),
+    /// What the clock shows in an epoch, in microseconds since 1970. It comes before the epoch's rows.
+    Wall(Epoch, i64),
     /// The epoch has no further rows.
     End(Epoch),
 }
@@ -42,6 +44,8 @@ pub enum FromWorker {
         epoch: Epoch,
         /// What the worker counted, by dataset.
         counts: Vec<(usize, Counts)>,
+        /// When the clock next changes something on the worker, in microseconds since 1970.
+        due: Option<i64>,
     },
     /// The dataflow could not be built.
     NotBuilt(Error),
@@ -73,6 +77,13 @@ impl Mail {
         };
         self.wake();
         sent
+    }
+
+    /// Tells all workers what the clock shows in an epoch. A worker that has ended is found out by whoever ends the epoch.
+    pub fn wall(&self, epoch: Epoch, wall: i64) {
+        for worker in 0..self.mailboxes.len() {
+            self.send(worker, ToWorker::Wall(epoch, wall));
+        }
     }
 
     /// Ends an epoch on all workers.
@@ -241,10 +252,15 @@ impl Shared {
                     if batch.epoch > current {
                         current = batch.epoch;
                         dataflow.inlets.values_mut().for_each(|handle| handle.advance_to(current));
+                        dataflow.clock.advance_to(current);
                     }
                     if let Some(handle) = dataflow.inlets.get_mut(&inlet) {
                         handle.send(batch);
                     }
+                }
+                Ok(ToWorker::Wall(epoch, wall)) => {
+                    idle = false;
+                    dataflow.clock.set(epoch, wall);
                 }
                 Ok(ToWorker::End(epoch)) => {
                     idle = false;
@@ -253,6 +269,7 @@ impl Shared {
                         handle.advance_to(current);
                         handle.flush();
                     }
+                    dataflow.clock.advance_to(current);
                     ended.push_back(epoch);
                 }
                 Err(TryRecvError::Empty) => {}
@@ -260,9 +277,11 @@ impl Shared {
             }
             while ended.front().is_some_and(|epoch| dataflow.closed_below() > *epoch) {
                 if let Some(epoch) = ended.pop_front() {
+                    dataflow.clock.closed_below(epoch + 1);
+                    let due = dataflow.clock.due();
                     let counts = tally.take(epoch).into_iter().filter(|((at, _), _)| *at == epoch);
                     let counts = counts.map(|((_, dataset), counts)| (dataset, counts)).collect();
-                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts });
+                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts, due });
                 }
             }
             let mut waiting = outbox.borrow_mut();

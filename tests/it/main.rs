@@ -7,6 +7,7 @@
 
 mod cases;
 mod cli;
+mod clock;
 mod convergence;
 mod definitions;
 mod example;

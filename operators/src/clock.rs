@@ -1,0 +1,212 @@
+//! Rows whose meaning changes as the clock goes on.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::consolidate_from;
+use crate::epochs::{Rows, Shared, binary, shared};
+use crate::row::{Row, stable_hash};
+use crate::snapshot::{self, SnapshotError};
+use crate::{Diff, Epoch};
+
+/// A point on the clock, in whatever unit the caller counts from where it begins.
+pub type Moment = i64;
+
+/// Where the clock begins: it never shows an earlier moment.
+const ORIGIN: Moment = 0;
+
+/// A row and the moments at which its meaning changes, ascending, distinct, and after the clock's
+/// origin, zero. The moments are a function of the row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Timed {
+    /// The row.
+    pub row: Row,
+    /// From each of these moments on, until the next one, the row means one thing.
+    pub moments: Vec<Moment>,
+}
+
+impl Timed {
+    /// The moment that stands for all those at which the row means what it means at `now`: the last
+    /// boundary that has been reached, or the clock's origin.
+    #[must_use]
+    pub fn standing(&self, now: Moment) -> Moment {
+        let passed = self.moments.partition_point(|at| *at <= now);
+        passed.checked_sub(1).and_then(|last| self.moments.get(last)).copied().unwrap_or(ORIGIN)
+    }
+
+    /// The next boundary after `now`.
+    #[must_use]
+    pub fn due(&self, now: Moment) -> Option<Moment> {
+        self.moments.get(self.moments.partition_point(|at| *at <= now)).copied()
+    }
+}
+
+/// A row at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Standing {
+    /// The row.
+    pub row: Row,
+    /// What it stood at before, if only the clock has moved it.
+    pub before: Option<Moment>,
+    /// What it stands at ([`Timed::standing`]).
+    pub now: Moment,
+}
+
+/// [`Clock::clock`] on a collection of rows with their boundaries.
+pub trait Clock<'s> {
+    /// Each row with the moment at which it stands, corrected as the clock passes its boundaries.
+    ///
+    /// `ticks` says for each worker what the clock shows in an epoch; it must have one for every
+    /// worker in every epoch in which rows come. The clock never goes backwards: an earlier moment
+    /// counts as the one before it. In an epoch the clock moves first. Rows of which it passes a
+    /// boundary come out as one item that names both moments, which stands for taking the row back
+    /// as it was and adding it as it is. Then come the epoch's own rows, as they stand now.
+    ///
+    /// State: the rows that have a boundary before them. Cost: O(log n) for each of those that
+    /// comes, goes or falls due; nothing for the others.
+    #[must_use]
+    fn clock(self, ticks: Rows<'s, (u64, Moment)>, name: &str) -> Rows<'s, Standing>
+    where
+        Self: Sized,
+    {
+        self.clock_with(ticks, name, shared(ClockState::new()))
+    }
+
+    /// [`Clock::clock`] on state that the caller holds too, to restore it, to snapshot it, or to
+    /// see what is due next.
+    #[must_use]
+    fn clock_with(self, ticks: Rows<'s, (u64, Moment)>, name: &str, state: Shared<ClockState>) -> Rows<'s, Standing>;
+}
+
+impl<'s> Clock<'s> for Rows<'s, Timed> {
+    fn clock_with(self, ticks: Rows<'s, (u64, Moment)>, name: &str, state: Shared<ClockState>) -> Rows<'s, Standing> {
+        binary(
+            self,
+            ticks,
+            name,
+            |timed| stable_hash(&timed.row),
+            |(worker, _)| *worker,
+            move |_: Epoch, rows, ticks, out| {
+                let wall = ticks.iter().map(|((_, wall), _)| *wall).max();
+                state.borrow_mut().apply(rows, wall, out);
+            },
+        )
+    }
+}
+
+/// Rows with boundaries ahead: by the next one, then by row.
+type Waiting = BTreeMap<(Moment, Row), (Vec<Moment>, Diff)>;
+
+/// The state of [`Clock::clock`].
+#[derive(Debug)]
+pub struct ClockState {
+    now: Moment,
+    waiting: Waiting,
+    bytes: usize,
+}
+
+impl Default for ClockState {
+    fn default() -> Self {
+        ClockState { now: ORIGIN, waiting: Waiting::new(), bytes: 0 }
+    }
+}
+
+fn size(row: &Row, moments: &[Moment]) -> usize {
+    // An entry of the map, the row's bytes with their count, the moments.
+    96 + row.len() + std::mem::size_of_val(moments)
+}
+
+impl ClockState {
+    /// Empty state, at the clock's origin.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Memory in use, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The next moment at which something changes.
+    #[must_use]
+    pub fn due(&self) -> Option<Moment> {
+        self.waiting.keys().next().map(|(due, _)| *due)
+    }
+
+    /// Moves the clock to `wall`, applies the changes of one epoch, and appends what they do to
+    /// `out`.
+    pub fn apply(&mut self, mut rows: Vec<(Timed, Diff)>, wall: Option<Moment>, out: &mut Vec<(Standing, Diff)>) {
+        self.now = self.now.max(wall.unwrap_or(self.now));
+        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= self.now) {
+            let ((due, row), (moments, count)) = first.remove_entry();
+            self.bytes -= size(&row, &moments);
+            let timed = Timed { row, moments };
+            let before = Some(timed.standing(due - 1));
+            out.push((Standing { row: timed.row.clone(), before, now: timed.standing(self.now) }, count));
+            self.keep(timed, count);
+        }
+        consolidate_from(&mut rows, 0);
+        for (timed, diff) in rows {
+            let now = timed.standing(self.now);
+            out.push((Standing { row: timed.row.clone(), before: None, now }, diff));
+            self.keep(timed, diff);
+        }
+    }
+
+    fn keep(&mut self, timed: Timed, diff: Diff) {
+        let Some(due) = timed.due(self.now) else { return };
+        let Timed { row, moments } = timed;
+        let bytes = size(&row, &moments);
+        match self.waiting.entry((due, row)) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert((moments, diff));
+                self.bytes += bytes;
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                entry.get_mut().1 += diff;
+                if entry.get().1 == 0 {
+                    entry.remove();
+                    self.bytes -= bytes;
+                }
+            }
+        }
+    }
+
+    /// The state as bytes. Cost: one pass over it.
+    ///
+    /// # Errors
+    /// If the state cannot be encoded.
+    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
+        let rows: Vec<(&Row, &[Moment], i64)> =
+            self.waiting.iter().map(|((_, row), (moments, count))| (row, moments.as_slice(), *count as i64)).collect();
+        snapshot::seal("clock", &(self.now, rows))
+    }
+
+    /// Adds the rows of a snapshot that pass `keep`; several snapshots with distinct rows, taken at
+    /// the same epoch, can be restored into one state.
+    ///
+    /// # Errors
+    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
+    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
+        let (now, rows): (Moment, Vec<(Row, Vec<Moment>, i64)>) = snapshot::open("clock", bytes)?;
+        let sound = |(_, moments, count): &(Row, Vec<Moment>, i64)| {
+            *count != 0
+                && moments.is_sorted_by(|a, b| a < b)
+                && moments.last().is_some_and(|last| *last > now.max(ORIGIN))
+        };
+        if !rows.iter().all(sound) {
+            return Err(SnapshotError::Damaged);
+        }
+        self.now = self.now.max(now);
+        for (row, moments, count) in rows.into_iter().filter(|(row, ..)| keep(row)) {
+            self.keep(Timed { row, moments }, count as Diff);
+        }
+        Ok(())
+    }
+}
