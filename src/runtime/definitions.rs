@@ -118,25 +118,30 @@ fn target(plan: &Plan, source: usize) -> Option<&DatasetPlan> {
     }
 }
 
-/// Datasets whose definition is not the one of the last complete epoch, with what has changed.
+/// Datasets whose definition is not the one of the last complete epoch, or of the epoch that is open, with what has
+/// changed: what an open epoch has stored was made under its own definitions.
 pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
     let mut changes = BTreeMap::new();
-    if history.last_complete.is_none() {
-        return changes;
-    }
+    let complete = history.last_complete.map(|_| &history.fingerprints);
+    let open = history.open.as_ref().map(|begin| &begin.fingerprints);
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         let label = dataset.label();
-        let before = history.fingerprints.get(&label);
-        // A new replay point has nothing to begin with.
-        if before == Some(&dataset.fingerprint) || before.is_none() && dataset.replay_point {
+        let before: Vec<_> = complete.into_iter().chain(open).map(|all| all.get(&label)).collect();
+        let same = |before: &String| *before == dataset.fingerprint;
+        if before.iter().all(|before| before.is_some_and(same)) {
             continue;
         }
-        let reasons = match (before, history.parts.get(&label)) {
-            (None, _) => vec!["it is new".to_owned()],
-            (Some(_), Some(parts)) if *parts != dataset.parts => reasons(parts, &dataset.parts),
+        // A new replay point has nothing to begin with.
+        if dataset.replay_point && before.iter().flatten().all(|before| same(before)) {
+            continue;
+        }
+        let new = before.iter().all(Option::is_none);
+        let reasons = match history.parts.get(&label) {
+            _ if new => vec!["it is new".to_owned()],
+            Some(parts) if *parts != dataset.parts => reasons(parts, &dataset.parts),
             _ => vec!["its definition has changed".to_owned()],
         };
-        changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
+        changes.insert(index, Recompute { name: label, reasons, new });
     }
     changes
 }
@@ -195,7 +200,7 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     // Where the clock releases rows, those that are stored pass it again.
     let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
     start.rejudge.extend(timed.map(|(index, _)| index));
-    if history.last_complete.is_none() {
+    if history.last_complete.is_none() && history.open.is_none() {
         return Ok(start);
     }
     if let Some(error) = Error::all(gone_flows(plan, history)) {
@@ -213,6 +218,12 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
         }
     }
     Ok(start)
+}
+
+/// The table that the log keeps under a name, if the plan has it.
+pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
+    let tables = (0..plan.datasets.len()).flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
+    tables.into_iter().find(|table| table_key(plan, *table) == key)
 }
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.

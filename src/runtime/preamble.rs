@@ -1,6 +1,6 @@
 //! How a run starts: storage, history, plan, backlog, lock, tables, workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
@@ -8,15 +8,17 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::checkpoint::Checkpoints;
 use super::clock::RunClock;
-use super::definitions::{recompute, refuse, start};
+use super::definitions::{recompute, refuse, start, table_of};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
 use super::report::RunReport;
+use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
-use crate::dataflow::Start;
+use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
@@ -68,11 +70,17 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
         return Err(missing());
     }
-    let Ready { plan, start, mut backlog } = ready;
+    let Ready { plan, mut start, mut backlog } = ready;
+    let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
+    start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
     let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &start, options, &events_out)?;
+    let mut checkpoints = Checkpoints::new(pipeline, &lake)?;
+    let (base, state) = checkpoints.find(&plan, &start, &history, io, &say).unzip();
+    report.checkpoint = base.as_ref().map(|base| base.epoch);
+    let start = Start { state: state.map(Arc::new), ..start };
+    let mut workers = Workers::start(&plan, &start, options, &events_out)?;
     let mut supervisor = Supervisor {
         plan,
         begin: start,
@@ -90,9 +98,21 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         tables,
         commits_out,
         commits,
+        checkpoints,
+        base,
         report,
     };
-    let outcome = supervisor.drive(&history, &mut backlog, &say);
+    let mut outcome = supervisor.hydrate(&history);
+    if let Err(error) = &outcome
+        && supervisor.abandons_checkpoint(error, &say)
+    {
+        let _ = workers.stop();
+        supervisor.events.try_iter().for_each(drop);
+        workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+        supervisor.mail = workers.mail();
+        outcome = supervisor.hydrate(&history);
+    }
+    let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, &say));
     let ended = workers.stop();
     outcome?;
     ended?;
@@ -117,8 +137,10 @@ impl Ready {
         }
         let backlog = Backlog::find(&plan, history, io)?;
         let mut found = Found::read(&plan, history, lake, io)?;
-        found.unchanged(&start.compare)?;
-        let start = Start { compare: found.gone.into_iter().chain(start.compare).collect(), ..start };
+        let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
+        let compare: BTreeSet<TableId> = found.gone.iter().copied().chain(start.compare).chain(stray).collect();
+        found.unchanged(&compare)?;
+        let start = Start { compare, ..start };
         Ok(Ready { plan, start, backlog })
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
-use super::definitions::table_key;
+use super::definitions::{table_key, table_of};
+use super::resume::Resume;
 use super::supervisor::Supervisor;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
@@ -31,18 +32,17 @@ impl Supervisor {
         }
     }
 
-    /// Commits an epoch to all tables, replay points first, and marks it complete.
-    ///
-    /// With `hold`, tables that are to be set by comparison are left for the next epoch. Sources that are `returned` come
-    /// again.
-    pub(super) fn settle(
-        &mut self,
-        begin: &Begin,
-        mut computed: Computed,
-        hold: bool,
-        returned: BTreeSet<String>,
-    ) -> Result<()> {
+    /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
+    pub(super) fn unsettled(&self) -> BTreeSet<String> {
+        let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
+        self.compare.iter().map(|table| table_key(&self.plan, *table)).chain(foreign).collect()
+    }
+
+    /// Commits an epoch to all tables, replay points first, and marks it complete. The quarantine of a replay point
+    /// commits before its rows: these decide whether the epoch is stored.
+    pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, resume: Option<Resume>) -> Result<()> {
         let epoch = begin.epoch;
+        let hold = resume.as_ref().is_some_and(|resume| resume.hold);
         let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
         let replay = |table: &TableId| match table {
             TableId::Rows(index) | TableId::Quarantine(index) => {
@@ -51,8 +51,9 @@ impl Supervisor {
         };
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
         wanted.extend(compare.iter().copied());
-        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        for group in [first, second] {
+        let (stored, derived): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
+        let (quarantines, rows) = stored.into_iter().partition(|table| matches!(table, TableId::Quarantine(_)));
+        for group in [quarantines, rows, derived] {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();
@@ -81,9 +82,19 @@ impl Supervisor {
                 return Err(error);
             }
         }
-        let complete = Complete { epoch, versions: self.versions.clone(), due_micros: computed.due, returned };
+        let complete = Complete {
+            epoch,
+            versions: self.versions.clone(),
+            returned: resume.map(|resume| resume.returned).unwrap_or_default(),
+            stray: self.unsettled(),
+            due_micros: computed.due,
+        };
         self.io.block_on(self.log.complete(&complete))?;
+        self.checkpoints.passed();
         for (dataset, counts) in &computed.counts {
+            if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
+                self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));
+            }
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);
             }
