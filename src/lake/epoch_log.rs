@@ -17,7 +17,7 @@ use super::storage::Lake;
 use crate::error::{Error, Result};
 
 /// Raised whenever a record means something else than before.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// More records than this are replaced by a base.
 const RECORDS: usize = 200;
 /// Records of generations that a base does not remove.
@@ -135,7 +135,12 @@ impl EpochLog {
         } else {
             let begin = self.history.open.take().ok_or("its epoch has no beginning")?;
             let epoch = match kind {
-                ABORT => document.record::<Abort>(kind)?.epoch,
+                ABORT => {
+                    let abort: Abort = document.record(kind)?;
+                    let epoch = abort.epoch;
+                    self.history.abort(abort);
+                    epoch
+                }
                 COMPLETE => {
                     let complete: Complete = document.record(kind)?;
                     let epoch = complete.epoch;
@@ -217,14 +222,14 @@ impl EpochLog {
         Ok(())
     }
 
-    /// Records that the open epoch is in no table.
+    /// Records that the open epoch was given up.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
     pub async fn abort(&mut self, abort: &Abort) -> Result<()> {
         self.opened(abort.epoch)?;
         self.write(ABORT, abort).await.map_err(|e| e.epoch(abort.epoch))?;
-        self.history.open = None;
+        self.history.abort(abort.clone());
         self.compact().await;
         Ok(())
     }

@@ -100,22 +100,23 @@ pub struct Complete {
     pub epoch: u64,
     /// Delta version of every table at its end.
     pub versions: BTreeMap<String, i64>,
-    /// Sources of the beginning that were not read after all; they are where they were.
+    /// Sources whose input was given back after all: a later epoch reads it.
     pub returned: BTreeSet<String>,
-    /// Datasets whose tables are not what the epoch would make them, since they took no part in it or in one before.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub behind: BTreeSet<String>,
+    /// Tables that are not what their definitions say, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
     /// When the clock next changes something, if nothing else does before, in microseconds since 1970.
     pub due_micros: Option<i64>,
 }
 
-/// The end of an epoch whose changes are in no table; its sources are where they were.
+/// The end of an epoch that was given up; its sources are where they were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// The epoch.
     pub epoch: u64,
     /// Why, for people.
     pub reason: String,
+    /// Tables that may hold a part of it, and have to be set by comparison.
+    pub stray: BTreeSet<String>,
 }
 
 /// What the log says has happened: complete epochs, and the one that is open.
@@ -139,12 +140,12 @@ pub struct History {
     pub fingerprints: BTreeMap<String, String>,
     /// ONCE flows that are finished.
     pub finished_once: BTreeSet<String>,
+    /// Tables that the last epochs have left other than their definitions say: they have to be set by comparison.
+    pub stray: BTreeSet<String>,
     /// What fingerprints are made of, by dataset or flow and part.
     pub parts: BTreeMap<String, BTreeMap<String, String>>,
     /// Flows that bear another name now, and the name under which their sources are known here.
     pub renamed: BTreeMap<String, String>,
-    /// Datasets whose tables are not what the last complete epoch would make them, since they took no part in it.
-    pub behind: BTreeSet<String>,
     files: BTreeMap<String, BTreeSet<String>>,
     delta: BTreeMap<String, i64>,
     delta_tables: BTreeMap<String, String>,
@@ -210,6 +211,11 @@ impl History {
         self.open = Some(begin);
     }
 
+    pub(super) fn abort(&mut self, abort: Abort) {
+        self.open = None;
+        self.stray.extend(abort.stray);
+    }
+
     pub(super) fn complete(&mut self, begin: Begin, complete: Complete) {
         self.open = None;
         self.next = self.next.max(complete.epoch + 1);
@@ -218,18 +224,18 @@ impl History {
         self.versions = complete.versions;
         self.due_micros = complete.due_micros;
         self.fingerprints = begin.fingerprints;
+        self.stray = complete.stray;
         self.parts.extend(begin.parts);
         self.rename(&begin.renamed);
-        self.behind = complete.behind;
-        let read = |source: &String| !complete.returned.contains(source);
-        for source in &begin.forgotten {
+        let returned = |source: &String| complete.returned.contains(source);
+        for source in begin.forgotten.iter().filter(|source| !returned(source)) {
             self.files.remove(source);
             self.delta.remove(source);
             self.delta_tables.remove(source);
             self.finished_once.remove(source);
         }
-        self.finished_once.extend(begin.once.into_iter().filter(|source| read(source)));
-        for (source, position) in begin.sources.into_iter().filter(|(source, _)| read(source)) {
+        self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
+        for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
                 Position::Files(files) => {
                     self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::lake::{History, Lake, Position, Table};
 use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaSource, FileSource, First, is_unchanged};
+use crate::sources::{DeltaSource, FileSource, First};
 
 /// How the tables are found that have epochs, as the log says.
 #[derive(Default)]
@@ -63,14 +63,6 @@ impl Found {
     pub(super) fn unchanged(&mut self, compare: &BTreeSet<TableId>) -> Result<()> {
         self.changed.retain(|id, _| !compare.contains(id));
         Error::all(std::mem::take(&mut self.changed).into_values()).map_or(Ok(()), Err)
-    }
-}
-
-/// Whether what an epoch was to read is outside as it was found. Of tables this is not known before they are read.
-pub(super) fn is_there(position: &Position) -> bool {
-    match position {
-        Position::Files(files) => files.iter().all(is_unchanged),
-        Position::Delta { .. } => true,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::pipeline::ScdType;
 use crate::plan::{DatasetPlan, Feed, Input, Node, Plan, SCD_TYPE, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
+const BEHIND: &str = "it has missed changes of an earlier run";
 
 /// A dataset that the next run computes anew, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -144,30 +145,30 @@ fn target(plan: &Plan, source: usize) -> Option<&DatasetPlan> {
     }
 }
 
-/// Datasets whose definition is not the one of the last complete epoch, with what has changed.
+/// Datasets whose definition is not the one of the last complete epoch, or of the epoch that is open, with what has
+/// changed: what an open epoch has stored was made under its own definitions.
 pub fn changes(plan: &Plan, history: &History) -> BTreeMap<usize, Recompute> {
     let mut changes = BTreeMap::new();
-    if history.last_complete.is_none() {
-        return changes;
-    }
+    let complete = history.last_complete.map(|_| &history.fingerprints);
+    let open = history.open.as_ref().map(|begin| &begin.fingerprints);
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         let label = dataset.label();
-        let before = history.fingerprints.get(&label);
-        let behind = history.behind.contains(&label);
-        // A new replay point has nothing to begin with.
-        if before == Some(&dataset.fingerprint) && !behind || before.is_none() && dataset.replay_point {
+        let before: Vec<_> = complete.into_iter().chain(open).map(|all| all.get(&label)).collect();
+        let same = |before: &String| *before == dataset.fingerprint;
+        if before.iter().all(|before| before.is_some_and(same)) {
             continue;
         }
-        let mut reasons = match (before, history.parts.get(&label)) {
-            (None, _) => vec!["it is new".to_owned()],
-            (Some(_), Some(parts)) if *parts != dataset.parts => reasons(parts, &dataset.parts),
-            _ if behind => Vec::new(),
+        // A new replay point has nothing to begin with.
+        if dataset.replay_point && before.iter().flatten().all(|before| same(before)) {
+            continue;
+        }
+        let new = before.iter().all(Option::is_none);
+        let reasons = match history.parts.get(&label) {
+            _ if new => vec!["it is new".to_owned()],
+            Some(parts) if *parts != dataset.parts => reasons(parts, &dataset.parts),
             _ => vec!["its definition has changed".to_owned()],
         };
-        if behind {
-            reasons.push("it took no part in an earlier run".to_owned());
-        }
-        changes.insert(index, Recompute { name: label, reasons, new: before.is_none() });
+        changes.insert(index, Recompute { name: label, reasons, new });
     }
     changes
 }
@@ -180,6 +181,14 @@ pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Re
         let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
         let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
         entry.reasons.push(format!("the table {} is gone", table_key(plan, table)));
+    }
+    for table in history.stray.iter().filter_map(|key| table_of(plan, key)) {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
+        let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
+        if !entry.reasons.iter().any(|reason| reason == BEHIND) {
+            entry.reasons.push(BEHIND.to_owned());
+        }
     }
     Ok(all.into_values().collect())
 }
@@ -226,7 +235,7 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     // Where the clock releases rows, those that are stored pass it again.
     let timed = plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point && !d.boundaries.is_empty());
     start.rejudge.extend(timed.map(|(index, _)| index));
-    if history.last_complete.is_none() {
+    if history.last_complete.is_none() && history.open.is_none() {
         return Ok(start);
     }
     if let Some(error) = Error::all(gone_flows(plan, history)) {
@@ -268,6 +277,12 @@ pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> 
         Some(error.help(format!("write to a table of another name, or replace this one: --full-refresh {label}")))
     });
     Error::all(errors).map_or(Ok(()), Err)
+}
+
+/// The table that the log keeps under a name, if the plan has it.
+pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
+    let tables = (0..plan.datasets.len()).flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
+    tables.into_iter().find(|table| table_key(plan, *table) == key)
 }
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.

@@ -204,8 +204,9 @@ impl Intent {
     }
 
     /// The epoch is complete: what it has logged is done.
-    pub(super) fn settled(&mut self, begin: &Begin, plan: &Plan) {
-        self.forgotten.retain(|s| plan.sources.get(*s).is_some_and(|s| !begin.forgotten.contains(&s.id)));
+    pub(super) fn settled(&mut self, begin: &Begin, returned: &BTreeSet<String>, plan: &Plan) {
+        let open = |id: &String| !begin.forgotten.contains(id) || returned.contains(id);
+        self.forgotten.retain(|s| plan.sources.get(*s).is_some_and(|s| open(&s.id)));
         self.dropped.retain(|id| begin.fingerprints.contains_key(&source_key(id)));
         self.renamed.retain(|flow, _| !begin.renamed.contains_key(flow));
     }

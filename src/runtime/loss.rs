@@ -14,7 +14,7 @@ use crate::plan::DatasetPlan;
 /// Parts of a definition without which rows cannot be told to be the same.
 const SHAPE: [&str; 2] = ["columns", "query"];
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Stops an epoch that replaces what tables hold, if rows would be lost that way. Nothing is committed yet.
     ///
     /// Where the table's query or columns have changed, rows are counted; else they are compared.

@@ -8,6 +8,7 @@
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
 mod backlog;
+mod checkpoint;
 mod clock;
 mod columns;
 mod commit;
@@ -25,6 +26,7 @@ mod outside;
 mod preamble;
 mod query;
 mod report;
+mod resume;
 mod settle;
 mod supervisor;
 mod tables;

@@ -1,6 +1,6 @@
 //! How a run starts: storage, history, plan, backlog, lock, tables, workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
@@ -8,12 +8,14 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::checkpoint::Checkpoints;
 use super::clock::RunClock;
-use super::definitions::{keep_kind, recompute, refuse, start};
+use super::definitions::{keep_kind, recompute, refuse, start, table_of};
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
 use super::report::RunReport;
+use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
@@ -49,7 +51,7 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         seen = io.block_on(EpochLog::load(&lake))?.1;
     }
     let ready = Ready::find(pipeline, &lake, &seen, options, io)?;
-    if ready.is_idle(&seen) {
+    if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() {
         return Ok(ready.report(pipeline, &lake, &seen));
     }
     let (lock, mut log, mut history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
@@ -73,7 +75,8 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
             "epoch {}, a full refresh, was interrupted before anything was stored; nothing is changed",
             open.epoch
         ));
-        io.block_on(log.abort(&Abort { epoch: open.epoch, reason: "a full refresh was interrupted".to_owned() }))?;
+        let reason = "a full refresh was interrupted".to_owned();
+        io.block_on(log.abort(&Abort { epoch: open.epoch, reason, stray: history.stray.clone() }))?;
         history = log.history().clone();
         ready = Ready::find(pipeline, &lake, &history, options, io)?;
         tables =
@@ -84,7 +87,8 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         // The run that began the epoch may be at a commit still, or wake up to one.
         tables.fence(lock.generation, io)?;
     }
-    if ready.is_done(&history) && tables.orphans.is_empty() {
+    let clock = RunClock::new(&history, options);
+    if ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty() {
         // Readers find empty tables rather than none.
         report.tables = describe(&ready.plan, &lake, &history);
         return Ok(report);
@@ -92,24 +96,30 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
     if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
         return Err(missing());
     }
-    let Ready { plan, start, mut backlog, intent, clock } = ready;
+    let Ready { plan, mut start, mut backlog, intent, left } = ready;
+    let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
+    start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
     let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &start, options, &events_out)?;
+    let mut checkpoints = Checkpoints::new(pipeline, &lake)?;
+    let (base, state) = checkpoints.find(&plan, &start, &history, io, &say).unzip();
+    report.checkpoint = base.as_ref().map(|base| base.epoch);
+    let start = Start { state: state.map(Arc::new), ..start };
+    let mut workers = Workers::start(&plan, &start, options, &events_out)?;
     let mut supervisor = Supervisor {
         plan,
         begin: start,
         intent,
         finish_only,
-        behind: history.behind.clone(),
+        left,
         compare,
         log,
         walls: history.walls.clone(),
         clock,
         versions: history.versions.clone(),
         lake,
-        lock: &lock,
+        lock: Arc::new(lock),
         io: io.clone(),
         mail: workers.mail(),
         events,
@@ -117,9 +127,22 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         tables,
         commits_out,
         commits,
+        checkpoints,
+        base,
         report,
     };
-    let outcome = supervisor.drive(&history, &mut backlog, &say);
+    let view = supervisor.intent.view(&supervisor.plan, &history);
+    let mut outcome = supervisor.hydrate(&view);
+    if let Err(error) = &outcome
+        && supervisor.abandons_checkpoint(error, &say)
+    {
+        let _ = workers.stop();
+        supervisor.events.try_iter().for_each(drop);
+        workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+        supervisor.mail = workers.mail();
+        outcome = supervisor.hydrate(&view);
+    }
+    let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, &say));
     let ended = workers.stop();
     outcome?;
     ended?;
@@ -132,7 +155,8 @@ struct Ready {
     start: Start,
     backlog: Backlog,
     intent: Intent,
-    clock: RunClock,
+    /// Tables that have missed changes, and take no part again.
+    left: BTreeSet<TableId>,
 }
 
 impl Ready {
@@ -152,14 +176,18 @@ impl Ready {
         }
         let mut found = Found::read(&plan, &view, lake, io)?;
         start.compare.extend(found.gone.iter().copied());
-        start.compare.retain(|(TableId::Rows(index) | TableId::Quarantine(index))| intent.takes_part(*index));
+        let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
+        let (stray, left): (BTreeSet<TableId>, BTreeSet<TableId>) =
+            stray.partition(|table| intent.opens(&plan, *table));
+        start.compare.extend(stray);
+        start.compare.retain(|table| intent.opens(&plan, *table));
         let timed = |index: &usize| plan.datasets.get(*index).is_some_and(|d| !d.boundaries.is_empty());
         start.rejudge.retain(|index| intent.takes_part(*index) || timed(index));
         start.compare.extend(intent.compared(&plan));
         found.changed.retain(|id, _| intent.opens(&plan, *id));
         found.unchanged(&start.compare)?;
         let backlog = Backlog::find(&plan, &view, &intent, io)?;
-        Ok(Ready { plan, start, backlog, intent, clock: RunClock::new(history, options) })
+        Ok(Ready { plan, start, backlog, intent, left })
     }
 
     /// Nothing is new, nothing is open, and the tables are there.
@@ -169,11 +197,7 @@ impl Ready {
 
     /// Nothing is new and nothing is open.
     fn is_done(&self, history: &History) -> bool {
-        history.open.is_none()
-            && self.backlog.is_empty()
-            && self.start.compare.is_empty()
-            && !self.intent.is_pending()
-            && !self.clock.is_due()
+        history.open.is_none() && self.backlog.is_empty() && self.start.compare.is_empty() && !self.intent.is_pending()
     }
 
     fn report(&self, pipeline: &Pipeline, lake: &Lake, history: &History) -> RunReport {

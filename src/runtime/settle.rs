@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
-use super::definitions::table_key;
+use super::definitions::{table_key, table_of};
+use super::resume::Resume;
 use super::supervisor::Supervisor;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
-use crate::plan::{DatasetPlan, Feed};
+use crate::plan::Feed;
 
-impl Supervisor<'_> {
+impl Supervisor {
     pub(super) fn start_committers(&mut self) {
         for (id, table) in self.tables.take() {
             let keeps_epoch = match id {
@@ -32,42 +33,36 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Commits an epoch to all tables, replay points first, and marks it complete.
-    ///
-    /// With `hold`, derived tables that are to be set by comparison are left for the next epoch. Sources that are `returned` come
-    /// again.
-    pub(super) fn settle(
-        &mut self,
-        begin: &Begin,
-        mut computed: Computed,
-        hold: bool,
-        returned: BTreeSet<String>,
-    ) -> Result<()> {
+    /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
+    pub(super) fn unsettled(&self) -> BTreeSet<String> {
+        let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
+        let own = self.compare.iter().chain(&self.left).map(|table| table_key(&self.plan, *table));
+        own.chain(foreign).collect()
+    }
+
+    /// Commits an epoch to all tables, replay points first, and marks it complete. The quarantine of a replay point
+    /// commits before its rows: these decide whether the epoch is stored.
+    pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, resume: Option<Resume>) -> Result<()> {
         let epoch = begin.epoch;
         let plan = Arc::clone(&self.plan);
+        let hold = resume.as_ref().is_some_and(|resume| resume.hold);
+        let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
         let replay = |table: &TableId| match table {
             TableId::Rows(index) | TableId::Quarantine(index) => {
                 plan.datasets.get(*index).is_some_and(|d| d.replay_point)
             }
         };
-        // What a replay point does not hold when its epoch is complete is lost.
-        let now = |table: &TableId| {
-            !hold || replay(table) && self.tables.epochs.get(table).is_some_and(|at| at.is_none_or(|at| at < epoch))
-        };
-        let (compare, held): (BTreeSet<TableId>, BTreeSet<TableId>) =
-            std::mem::take(&mut self.compare).into_iter().partition(now);
-        self.compare = held;
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
         wanted.extend(compare.iter().copied());
-        let (first, second): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
-        for group in [first, second] {
+        let (stored, derived): (Vec<TableId>, Vec<TableId>) = wanted.into_iter().partition(replay);
+        let (quarantines, rows) = stored.into_iter().partition(|table| matches!(table, TableId::Quarantine(_)));
+        for group in [quarantines, rows, derived] {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();
                 let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-                let label = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
                 if !self.intent.takes_part(index) && !replay(&table) {
-                    self.behind.insert(label);
+                    self.left.insert(table);
                     continue;
                 }
                 if self.compare.contains(&table) {
@@ -75,9 +70,6 @@ impl Supervisor<'_> {
                     continue;
                 }
                 let compare = compare.contains(&table);
-                if compare {
-                    self.behind.remove(&label);
-                }
                 self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
                 open += 1;
             }
@@ -98,16 +90,20 @@ impl Supervisor<'_> {
                 return Err(error);
             }
         }
-        let (versions, behind) = (self.versions.clone(), self.behind.clone());
-        self.io.block_on(self.log.complete(&Complete {
+        let complete = Complete {
             epoch,
-            versions,
-            returned,
-            behind,
+            versions: self.versions.clone(),
+            returned: resume.map(|resume| resume.returned).unwrap_or_default(),
+            stray: self.unsettled(),
             due_micros: computed.due,
-        }))?;
-        self.intent.settled(begin, &plan);
+        };
+        self.io.block_on(self.log.complete(&complete))?;
+        self.intent.settled(begin, &complete.returned, &plan);
+        self.checkpoints.passed();
         for (dataset, counts) in &computed.counts {
+            if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
+                self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));
+            }
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);
             }

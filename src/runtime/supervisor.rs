@@ -6,32 +6,34 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
-use super::backlog::{Backlog, is_there};
+use super::backlog::Backlog;
+use super::checkpoint::{Base, Checkpoints};
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper, table_key};
-use super::hydrate::{Hydration, Rows, hydrate};
+use super::definitions::{keeper, table_key};
+use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::intent::Intent;
 use super::lock::RunLock;
 use super::report::RunReport;
+use super::resume::Resume;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
-use crate::dataflow::{Inlet, Start, TableId};
+use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
-use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position};
+use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
 use crate::plan::Plan;
 
 /// One run: its actors, its log, and what it has come to.
-pub(super) struct Supervisor<'a> {
+pub(super) struct Supervisor {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
     pub(super) intent: Intent,
     /// Nothing is begun.
     pub(super) finish_only: bool,
-    /// Datasets whose tables have missed changes, since they took no part.
-    pub(super) behind: BTreeSet<String>,
+    /// Tables that have missed changes, since they take no part.
+    pub(super) left: BTreeSet<TableId>,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
@@ -39,7 +41,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
-    pub(super) lock: &'a RunLock,
+    pub(super) lock: Arc<RunLock>,
     pub(super) io: Handle,
     pub(super) mail: Mail,
     pub(super) events: Receiver<FromWorker>,
@@ -47,15 +49,23 @@ pub(super) struct Supervisor<'a> {
     pub(super) tables: Tables,
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
+    pub(super) checkpoints: Checkpoints,
+    /// What the operators have begun with.
+    pub(super) base: Option<Base>,
     pub(super) report: RunReport,
 }
 
-impl Supervisor<'_> {
+impl Supervisor {
     /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
-    pub(super) fn drive(&mut self, history: &History, backlog: &mut Backlog, say: &dyn Fn(&str)) -> Result<()> {
-        self.hydrate(&self.intent.view(&self.plan, history))?;
-        if let Some(open) = history.open.clone() {
-            self.finish(open, say)?;
+    pub(super) fn drive(
+        &mut self,
+        history: &History,
+        resume: Option<Resume>,
+        backlog: &mut Backlog,
+        say: &dyn Fn(&str),
+    ) -> Result<()> {
+        if let Some((open, resume)) = history.open.clone().zip(resume) {
+            self.finish(open, resume, say)?;
             // What the open epoch read is behind it now.
             let history = self.log.history().clone();
             *backlog = Backlog::find(&self.plan, &self.intent.view(&self.plan, &history), &self.intent, &self.io)?;
@@ -66,16 +76,24 @@ impl Supervisor<'_> {
         while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
+            self.checkpoint(false, say)?;
         }
-        Ok(())
+        self.checkpoint(true, say)
     }
 
     /// Brings the operators to the end of the last complete epoch, without any output.
-    fn hydrate(&mut self, history: &History) -> Result<()> {
+    pub(super) fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
+        let base = self.base.as_ref().map(|base| &base.versions);
+        let tables = |table| self.tables.get(table);
+        let rows = hydrate(&self.plan, &self.begin, history, tables, base, &self.mail, &self.io)?;
+        self.checkpoints.grown(rows);
+        self.report.replayed = rows;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
+        if let Some(state) = self.begin.state.take() {
+            state.release();
+        }
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
             return Err(error.help("rows that were stored before do not fit the definitions of now"));
         }
@@ -86,43 +104,24 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Finishes the epoch that an earlier run began. If nothing of it is stored and it cannot be read as recorded, or
-    /// definitions have changed since, it is aborted: its input comes again in a new epoch. So does the input of sources
-    /// that cannot be read as recorded, if only that of others is stored.
-    fn finish(&mut self, open: Begin, say: &dyn Fn(&str)) -> Result<()> {
+    /// Finishes the epoch that an earlier run began, or gives it up: its input then comes again in a new epoch.
+    fn finish(&mut self, open: Begin, resume: Resume, say: &dyn Fn(&str)) -> Result<()> {
         let epoch = open.epoch;
-        let same = open.fingerprints == fingerprints(&self.plan);
-        let index_of = |id: &str| self.plan.sources.iter().position(|s| s.id == id);
-        let untouched = !self.tables.epochs.values().flatten().any(|at| *at >= epoch);
-        if untouched && !same {
-            say(&format!("epoch {epoch} was interrupted before anything was stored; its input is read again"));
-            return self.abort(epoch, "superseded by changed definitions".to_owned());
+        if resume.given_up {
+            say(&format!("epoch {epoch} was interrupted before it was stored; its input is read again"));
+            return self.abort(epoch, "it was interrupted, and cannot be repeated as it was".to_owned());
         }
         say(&format!("epoch {epoch} was interrupted; finishing it"));
-        let (mut share, mut stored, mut returned) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        for (id, position) in &open.sources {
-            let Some(index) = index_of(id) else { continue };
-            let held = keeper(&self.plan, index).map(|at| self.hold(at, epoch)).unwrap_or_default();
-            let (all, any) = (!held.contains(&false), held.contains(&true));
-            if any && (all || !is_there(position)) {
-                stored.insert(index);
-            } else if untouched || is_there(position) {
-                // Also where a part is stored: the rest of it may not be.
-                share.insert(index, position.clone());
-            } else {
-                returned.insert(id.clone());
-            }
-        }
         self.walls.insert(epoch, open.wall_micros);
         self.mail.wall(epoch, open.wall_micros);
-        for index in stored {
-            self.replay_stored(index, epoch)?;
+        for (at, retracts) in &resume.stored {
+            self.replay_stored(*at, *retracts, epoch)?;
         }
-        match self.compute(epoch, open.wall_micros, &share) {
-            Ok(computed) => self.settle(&open, computed, !same, returned),
+        match self.compute(epoch, open.wall_micros, &resume.again) {
+            Ok(computed) => self.settle(&open, computed, Some(resume)),
             Err(error) => {
-                // A bug of ours says nothing about the input.
-                if untouched && error.fault() != Fault::Internal {
+                // Otherwise the next run looks again at what can be finished.
+                if resume.untouched && error.fault() != Fault::Internal {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -130,40 +129,27 @@ impl Supervisor<'_> {
         }
     }
 
-    /// For each table of a dataset, whether it holds the epoch.
-    fn hold(&self, dataset: usize, epoch: u64) -> Vec<bool> {
-        let tables = [TableId::Rows(dataset), TableId::Quarantine(dataset)];
-        let epochs = tables.iter().filter_map(|table| self.tables.epochs.get(table));
-        epochs.map(|at| at.is_some_and(|at| at >= epoch)).collect()
-    }
-
-    /// Rows of an interrupted epoch that its replay point holds already.
-    fn replay_stored(&self, source: usize, epoch: u64) -> Result<()> {
-        let Some(at) = keeper(&self.plan, source) else { return Ok(()) };
+    /// What an interrupted epoch has changed in its replay point already. Where expectations have changed since, stored rows
+    /// have been judged again as they are, and only those that came with the epoch are missing.
+    fn replay_stored(&mut self, at: usize, retracts: bool, epoch: u64) -> Result<()> {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
-        let retracts = self.plan.sources.get(source).is_some_and(|s| s.kind.retracts());
-        let rows = (Inlet::Rows(at), Some(&dataset.schema));
-        // Under changed expectations what was in quarantine is judged again.
-        let quarantine = match self.begin.rejudge.contains(&at) {
-            true => rows,
-            false => (Inlet::Quarantine(at), dataset.quarantine.as_ref()),
-        };
-        for (id, (inlet, schema)) in [(TableId::Rows(at), rows), (TableId::Quarantine(at), quarantine)] {
-            let (Some(committer), Some(schema)) = (self.committers.get(&id), schema) else { continue };
-            let table = self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?;
-            if let Some(table) = table {
-                // Of rows that went, nothing is stored; they are told from the versions of the table.
-                let before = self.versions.get(&table_key(&self.plan, id)).filter(|_| retracts);
-                let hydration = Hydration {
-                    table: &table,
-                    rows: before.map_or(Rows::Arrived(epoch), |version| Rows::Since(*version)),
-                    inlet,
-                    epoch,
-                    schema: Arc::clone(schema),
-                    wall: dataset.wall,
-                };
-                hydration.send(&self.walls, &self.mail, &self.io)?;
-            }
+        for id in [TableId::Rows(at), TableId::Quarantine(at)] {
+            let Some(committer) = self.committers.get(&id) else { continue };
+            let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
+            let before = self.versions.insert(table_key(&self.plan, id), table.version());
+            let before = before.filter(|_| retracts || !self.begin.rejudge.contains(&at));
+            // Nothing of a table that is read again is here but what came with the epoch.
+            let before = before.filter(|_| !self.intent.replaced.contains(&at));
+            let Some((inlet, schema)) = way_in(&self.plan, &self.begin, id) else { continue };
+            let hydration = Hydration {
+                table: &table,
+                rows: before.map_or(Rows::Arrived(epoch), |from| Rows::Between(from, table.version())),
+                inlet,
+                epoch,
+                schema,
+                wall: dataset.wall,
+            };
+            hydration.send(&self.walls, &self.mail, &self.io)?;
         }
         Ok(())
     }
@@ -194,7 +180,7 @@ impl Supervisor<'_> {
         match computed {
             Ok(computed) => {
                 say(&format!("epoch {epoch}: committing"));
-                self.settle(&begin, computed, false, BTreeSet::new())
+                self.settle(&begin, computed, None)
             }
             Err(error) => {
                 // A bug of ours says nothing about the input: the epoch stays open and is tried again.
@@ -207,7 +193,7 @@ impl Supervisor<'_> {
     }
 
     fn abort(&mut self, epoch: u64, reason: String) -> Result<()> {
-        self.io.block_on(self.log.abort(&Abort { epoch, reason }))
+        self.io.block_on(self.log.abort(&Abort { epoch, reason, stray: self.unsettled() }))
     }
 
     /// Reads and computes an epoch. Nothing is stored yet.
@@ -220,9 +206,7 @@ impl Supervisor<'_> {
             let follows = source.kind.retracts() && !self.intent.forgotten.contains(index);
             let stored = match keeper(&self.plan, *index).filter(|_| follows) {
                 Some(at) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => {
-                        self.io.block_on(crate::lake::Table::open(&self.lake, &committer.path))?.map(Arc::new)
-                    }
+                    Some(committer) => self.io.block_on(Table::open(&self.lake, &committer.path))?.map(Arc::new),
                     None => None,
                 },
                 None => None,

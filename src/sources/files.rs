@@ -264,11 +264,6 @@ fn open(file: &FileId) -> Result<File> {
     Ok(input)
 }
 
-/// Whether a file is there as it was found.
-pub fn is_unchanged(file: &FileId) -> bool {
-    fs::metadata(&file.path).and_then(|found| identify(&file.path, &found)).is_ok_and(|found| found == *file)
-}
-
 fn unchanged(file: &FileId, found: &FileId) -> Result<()> {
     if file == found {
         return Ok(());

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use super::options::Options;
 use crate::error::{Error, Result};
-use crate::lake::FileId;
+use crate::lake::{FileId, Position};
 
 /// Where files are looked for.
 #[derive(Clone, Debug)]
@@ -127,6 +127,16 @@ fn push(path: &Path, found: &Metadata, files: &mut Vec<FileId>) -> Result<()> {
     })?;
     files.push(identify(text, found).map_err(|e| unreadable(path, e))?);
     Ok(())
+}
+
+/// Whether what an epoch is to read is still as it was found. A table keeps its versions.
+pub fn is_there(position: &Position) -> bool {
+    let same =
+        |file: &FileId| fs::metadata(&file.path).and_then(|x| identify(&file.path, &x)).is_ok_and(|x| x == *file);
+    match position {
+        Position::Files(files) => files.iter().all(same),
+        Position::Delta { .. } => true,
+    }
 }
 
 /// A file as it is now.

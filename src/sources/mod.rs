@@ -19,5 +19,6 @@ mod parquet;
 mod tests;
 
 pub use delta::{DeltaSource, First};
-pub use files::{FileReader, FileSource, METADATA, ReadStats, is_unchanged, metadata_field};
+pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
+pub use listing::is_there;
 pub use options::Format;

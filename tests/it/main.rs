@@ -6,11 +6,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod cases;
+mod checkpoint;
 mod cli;
 mod clock;
 mod convergence;
+mod crash;
 mod definitions;
 mod example;
+mod faults;
 mod golden;
 mod oracle;
 mod outside;

@@ -178,7 +178,8 @@ fn what_takes_no_part_is_left_alone_and_catches_up() {
     assert_eq!(report.files, 1);
     let changed: Vec<_> = project.versions().into_iter().filter(|(table, v)| versions[table] != *v).collect();
     assert_eq!(changed.iter().map(|(table, _)| table.as_str()).collect::<Vec<_>>(), ["main/default/raw"]);
-    let behind = ["judged", "history"].map(|t| (t.to_owned(), vec!["it took no part in an earlier run".to_owned()]));
+    let behind =
+        ["judged", "history"].map(|t| (t.to_owned(), vec!["it has missed changes of an earlier run".to_owned()]));
     assert_eq!(project.recomputed(), behind);
     // One of them follows, on what is stored; the source beside it is not read.
     let report = project.run_with(&select(&["history"], &[])).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::AsArray;
 use arrow::datatypes::Float64Type;
@@ -10,8 +11,11 @@ use arrow::json::writer::{LineDelimited, WriterBuilder};
 use arrow::record_batch::RecordBatch;
 use chrono::{DateTime, Utc};
 use deltalake::DeltaTable;
+use futures::TryStreamExt;
 use serde_json::{Map, Value};
 use silverflow::error::Result;
+use silverflow::lake::faults::Faults;
+use silverflow::lake::{Lake, Table};
 use silverflow::project;
 use silverflow::runtime::{self, OptimizeReport, RunOptions, RunReport, VerifyReport};
 use tempfile::TempDir;
@@ -110,6 +114,47 @@ impl Project {
         assert!(report.clean && wrong.is_empty(), "{context}: {wrong:#?}");
     }
 
+    /// The storage, with someone who watches each step and can let it fail.
+    pub(crate) fn watched(&self, faults: Arc<dyn Faults>) -> Lake {
+        let storage = self.path("lakehouse");
+        io().block_on(Lake::open_watched(storage.to_str().unwrap(), faults)).unwrap()
+    }
+
+    /// The newest rows of the table in a folder of the storage, without the epochs in which they arrived.
+    pub(crate) fn stored(&self, table: &str) -> Vec<Value> {
+        let storage = self.path("lakehouse");
+        let batches = io().block_on(async {
+            let lake = Lake::open(storage.to_str().unwrap()).await.unwrap();
+            let table = Table::open(&lake, table).await.unwrap().unwrap_or_else(|| panic!("there is no table {table}"));
+            table.scan().try_collect::<Vec<_>>().await.unwrap()
+        });
+        let mut rows = json_rows(&batches);
+        rows.iter_mut().for_each(|row| drop(row.as_object_mut().unwrap().remove("_epoch")));
+        sorted(rows)
+    }
+
+    /// A table and an epoch that stands in its log twice or after a later one, if there is any.
+    pub(crate) fn epochs_twice(&self) -> Option<String> {
+        for (table, _) in self.versions() {
+            let mut last: BTreeMap<String, i64> = BTreeMap::new();
+            let log = self.path("lakehouse").join(&table).join("_delta_log");
+            let mut entries: Vec<PathBuf> = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).collect();
+            entries.sort();
+            for entry in entries.iter().filter(|entry| entry.extension().is_some_and(|e| e == "json")) {
+                for action in fs::read_to_string(entry).unwrap().lines() {
+                    let action: Value = serde_json::from_str(action).unwrap();
+                    let Some(transaction) = action.get("txn") else { continue };
+                    let version = transaction["version"].as_i64().unwrap();
+                    let before = last.insert(transaction["appId"].as_str().unwrap().to_owned(), version);
+                    if before.is_some_and(|before| before >= version) {
+                        return Some(format!("{version} in {}", entry.display()));
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Brings the files of all tables into order.
     pub(crate) fn optimize(&self, vacuum: bool) -> OptimizeReport {
         runtime::optimize(&project::load(&self.spec()).unwrap().pipeline, vacuum).unwrap()
@@ -152,6 +197,12 @@ impl Project {
         }
         versions
     }
+}
+
+/// Where the tests' own input and output runs.
+fn io() -> &'static tokio::runtime::Runtime {
+    static IO: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    IO.get_or_init(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap())
 }
 
 /// Copies a folder with all that is in it.

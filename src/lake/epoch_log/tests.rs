@@ -26,11 +26,17 @@ fn begin(epoch: u64, files: &[&str]) -> Begin {
 }
 
 fn complete(epoch: u64) -> Complete {
-    Complete { epoch, versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(), ..Complete::default() }
+    Complete {
+        epoch,
+        versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
+        returned: BTreeSet::new(),
+        stray: BTreeSet::new(),
+        due_micros: Some(epoch as i64),
+    }
 }
 
 fn abort(epoch: u64) -> Abort {
-    Abort { epoch, reason: "no".into() }
+    Abort { epoch, reason: "no".into(), stray: [format!("t{epoch}")].into() }
 }
 
 fn owner(id: &str) -> Owner {
@@ -75,6 +81,8 @@ async fn what_is_written_is_what_the_next_run_reads() {
     assert_eq!(history.generation.as_ref().unwrap().owner, owner("a"));
     assert_eq!(history.last_complete, Some(1));
     assert_eq!(history.next, 6);
+    assert_eq!(history.due_micros, Some(1));
+    assert_eq!(history.stray, ["t2".to_owned()].into());
     assert_eq!(history.open, Some(begin(5, &["z"])));
     assert!(history.has_seen("raw", "x") && !history.has_seen("raw", "z"));
     assert_eq!(history.delta_position("t"), Some(1));

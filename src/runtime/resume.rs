@@ -1,0 +1,97 @@
+//! What an interrupted epoch has left, and what of it can be finished.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::definitions::{fingerprints, keeper};
+use crate::dataflow::TableId;
+use crate::lake::{Begin, Position};
+use crate::plan::Plan;
+use crate::sources::is_there;
+
+/// How the epoch that an earlier run began is finished.
+///
+/// The quarantine of a replay point commits before its rows, so that the rows decide: once their table holds the epoch,
+/// both do, and the source is not read again.
+#[derive(Default)]
+pub(super) struct Resume {
+    /// Replay points that hold the epoch, and whether rows can have gone from them in it.
+    pub(super) stored: BTreeMap<usize, bool>,
+    /// Sources that are read again as recorded.
+    pub(super) again: BTreeMap<usize, Position>,
+    /// Sources whose input is given back: it comes again in a later epoch.
+    pub(super) returned: BTreeSet<String>,
+    /// Tables that hold another part of the epoch than the others.
+    pub(super) stray: BTreeSet<TableId>,
+    /// No table holds anything of the epoch.
+    pub(super) untouched: bool,
+    /// Nothing of the epoch is kept.
+    pub(super) given_up: bool,
+    /// Tables that are set by comparison are left for the next epoch: they may hold this one already, made otherwise, and
+    /// no table takes an epoch twice.
+    pub(super) hold: bool,
+}
+
+impl Resume {
+    /// Looks at what the tables hold of the open epoch. `compare` are those that are to be set by comparison.
+    pub(super) fn of(
+        plan: &Plan,
+        open: &Begin,
+        epochs: &BTreeMap<TableId, Option<u64>>,
+        compare: &BTreeSet<TableId>,
+    ) -> Resume {
+        let held: BTreeSet<TableId> = epochs
+            .iter()
+            .filter(|(_, epoch)| epoch.is_some_and(|e| e >= open.epoch))
+            .map(|(table, _)| *table)
+            .collect();
+        let derived = held.iter().copied().filter(|table| {
+            let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+            plan.datasets.get(*index).is_some_and(|d| !d.replay_point)
+        });
+        let derived: BTreeSet<TableId> = derived.collect();
+        let same = open.fingerprints == fingerprints(plan);
+        let mut resume = Resume { hold: !same, untouched: held.is_empty(), ..Resume::default() };
+        // What a replay point reads is stored at once or not at all.
+        let mut waiting: BTreeMap<usize, Vec<(usize, &Position)>> = BTreeMap::new();
+        for (id, position) in &open.sources {
+            let Some((index, source)) = plan.sources.iter().enumerate().find(|(_, s)| s.id == *id) else { continue };
+            let Some(at) = keeper(plan, index) else { continue };
+            if held.contains(&TableId::Rows(at)) {
+                *resume.stored.entry(at).or_default() |= source.kind.retracts();
+            } else {
+                waiting.entry(at).or_default().push((index, position));
+            }
+        }
+        // Derived tables may have been made with or without what is not stored.
+        if !waiting.is_empty() && !derived.is_empty() {
+            resume.stray.extend(&derived);
+            resume.hold = true;
+        }
+        let mut given_back = BTreeSet::new();
+        for (at, sources) in &waiting {
+            let Some(dataset) = plan.datasets.get(*at) else { continue };
+            let unchanged = open.fingerprints.get(&dataset.label()) == Some(&dataset.fingerprint);
+            if !unchanged || !sources.iter().all(|(_, position)| is_there(position)) {
+                resume.hold = true;
+                given_back.insert(*at);
+            }
+        }
+        for (at, sources) in waiting {
+            let tables = [TableId::Rows(at), TableId::Quarantine(at)];
+            // What is read now has to be committed now.
+            let held_back = resume.hold && tables.iter().any(|table| compare.contains(table));
+            if given_back.contains(&at) || held_back {
+                let ids = sources.iter().filter_map(|(index, _)| Some(plan.sources.get(*index)?.id.clone()));
+                resume.returned.extend(ids);
+                resume.stray.extend(tables.iter().filter(|table| held.contains(table)));
+            } else {
+                resume.again.extend(sources.into_iter().map(|(index, position)| (index, position.clone())));
+            }
+        }
+        if resume.stored.is_empty() && derived.is_empty() && (!same || !resume.returned.is_empty()) {
+            resume.given_up = true;
+            resume.stray = held;
+        }
+        resume
+    }
+}

@@ -1,0 +1,257 @@
+//! Crashes at every point at which a run touches its storage. Whatever state they leave, the next run ends where the
+//! uninterrupted one ends, and no table holds an epoch twice.
+//!
+//! A run is recorded once, step by step; each state in which it could have ended is put back, and the pipeline run on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use silverflow::error::Fault;
+use silverflow::lake::Lake;
+use silverflow::lake::faults::Step;
+use silverflow::runtime::RunOptions;
+
+use crate::faults::{Death, EACCES, EIO, ENOSPC, Image, Journal, Steps, Trouble};
+use crate::support::{Dice, Project, difference};
+
+const TABLES: [&str; 5] = ["products", "orders", "orders_quarantine", "waiting", "history"];
+
+/// Two replay points, one with a quarantine; a lookup whose verdicts are withdrawn; history.
+fn definitions(least: i64, tracked: &str) -> String {
+    format!(
+        "CREATE STREAMING TABLE products AS SELECT * FROM STREAM read_files(
+           'landing/products', format => 'json', schema => 'id BIGINT, label STRING', maxFilesPerTrigger => 1);
+         CREATE STREAMING TABLE orders (CONSTRAINT enough EXPECT (amount > {least}) ON VIOLATION QUARANTINE)
+           AS SELECT * FROM STREAM read_files('landing/orders', format => 'json', maxFilesPerTrigger => 1,
+             schema => 'id BIGINT, s BIGINT, product BIGINT, amount BIGINT, op STRING');
+         CREATE TEMPORARY VIEW tagged AS SELECT o.id, o.s, o.product, o.amount, o.op,
+             array_except(array(CASE WHEN p.id IS NULL AND o.op <> 'D' THEN 'unknown' END), array(CAST(NULL AS STRING)))
+               AS failures
+           FROM STREAM(orders) AS o LEFT JOIN (SELECT DISTINCT id FROM products) AS p ON o.product = p.id;
+         CREATE TEMPORARY VIEW clean AS
+           SELECT id, s, product, amount, op FROM STREAM(tagged) WHERE size(failures) = 0;
+         CREATE STREAMING TABLE waiting;
+         CREATE FLOW wait AS INSERT INTO waiting BY NAME SELECT * FROM STREAM(tagged) WHERE size(failures) > 0;
+         CREATE STREAMING TABLE history;
+         CREATE FLOW keep AS AUTO CDC INTO history FROM STREAM(clean) KEYS (id) APPLY AS DELETE WHEN op = 'D'
+           SEQUENCE BY s COLUMNS * EXCEPT (s, op) STORED AS SCD TYPE 2 TRACK HISTORY ON {tracked};"
+    )
+}
+
+fn first() -> String {
+    definitions(0, "product, amount")
+}
+
+fn edited() -> String {
+    definitions(2, "product")
+}
+
+fn order(id: i64, s: i64, product: i64, amount: i64, op: &str) -> Value {
+    json!({"id": id, "s": s, "product": product, "amount": amount, "op": op})
+}
+
+/// Two files a feed, which are two epochs. The second brings a late event, a delete, and what the first waited for.
+fn project(sql: &str) -> Project {
+    let project = Project::new(sql);
+    project.land("products", "a", &[json!({"id": 1, "label": "x"})]);
+    project.land("products", "b", &[json!({"id": 2, "label": "y"}), json!({"id": 3, "label": "z"})]);
+    project.land(
+        "orders",
+        "a",
+        &[
+            order(1, 10, 1, 5, "U"),
+            order(1, 30, 1, 7, "U"),
+            order(2, 10, 2, 3, "U"),
+            order(3, 10, 1, 0, "U"),
+            order(4, 10, 1, 1, "U"),
+            order(5, 10, 9, 4, "U"),
+        ],
+    );
+    project.land(
+        "orders",
+        "b",
+        &[
+            order(1, 20, 2, 6, "U"),
+            order(2, 20, 1, -1, "U"),
+            order(4, 20, 1, 9, "D"),
+            order(2, 30, 3, 2, "U"),
+            order(6, 10, 9, 8, "U"),
+        ],
+    );
+    project
+}
+
+fn options(workers: usize) -> RunOptions {
+    RunOptions { workers, wall: Some("2026-01-01T00:00:00Z".parse().unwrap()), ..RunOptions::default() }
+}
+
+type Contents = BTreeMap<&'static str, Vec<Value>>;
+
+fn contents(project: &Project) -> Contents {
+    TABLES.iter().map(|table| (*table, project.stored(&format!("main/default/{table}")))).collect()
+}
+
+/// The tables of a run that nothing befell.
+fn uninterrupted(change: bool) -> Contents {
+    let project = project(&first());
+    project.run_with(&options(1)).unwrap();
+    if change {
+        project.define(&edited());
+        project.run_with(&options(1)).unwrap();
+    }
+    let contents = contents(&project);
+    for (table, rows) in &contents {
+        assert!(!rows.is_empty(), "{table} is empty, which proves nothing");
+    }
+    contents
+}
+
+/// What is wrong after the next run on a storage that a crash has left.
+fn wrong_after(project: &Project, workers: usize, expected: &Contents) -> Option<String> {
+    match project.run_with(&options(workers)) {
+        Err(error) => return Some(format!("the next run failed: {error}")),
+        Ok(report) if report.last_epoch.is_none() => return Some("the next run did nothing".to_owned()),
+        Ok(_) => {}
+    }
+    for (table, expected) in expected {
+        let actual = project.stored(&format!("main/default/{table}"));
+        if let Some(difference) = difference(&actual, expected) {
+            return Some(format!("{table}: {difference}"));
+        }
+    }
+    project.epochs_twice().map(|twice| format!("committed twice: {twice}"))
+}
+
+/// Puts back state after state and runs the pipeline on each.
+fn check_states(project: &Project, states: &[Image], expected: &Contents) {
+    assert!(states.len() > 25, "only {} states", states.len());
+    for (i, state) in states.iter().enumerate() {
+        state.restore(&project.path("lakehouse"));
+        if let Some(wrong) = wrong_after(project, 1 + i % 2, expected) {
+            panic!("state {i} of {}: {wrong}\nit was:{}", states.len(), state.describe());
+        }
+        // The judge costs as much as the run.
+        if i % 4 == 0 {
+            project.assert_clean(&format!("state {i} of {}", states.len()));
+        }
+    }
+}
+
+fn recorded(project: &Project) -> Arc<Journal> {
+    let journal = Arc::new(Journal::of(&project.path("lakehouse").canonicalize().unwrap()));
+    project.run_with(&RunOptions { lake: Some(project.watched(journal.clone())), ..options(1) }).unwrap();
+    journal
+}
+
+/// A project whose storage is there and empty.
+fn prepared() -> Project {
+    let project = project(&first());
+    std::fs::create_dir(project.path("lakehouse")).unwrap();
+    project
+}
+
+#[test]
+fn a_process_that_dies_at_any_step() {
+    let project = prepared();
+    let states = recorded(&project).deaths();
+    check_states(&project, &states, &uninterrupted(false));
+}
+
+#[test]
+fn a_loss_of_power_at_any_step() {
+    let project = prepared();
+    let states = recorded(&project).power_losses(&mut Dice::new(1));
+    check_states(&project, &states, &uninterrupted(false));
+}
+
+#[test]
+fn definitions_that_are_edited_between_the_crash_and_the_next_run() {
+    let project = prepared();
+    let states = recorded(&project).deaths();
+    project.define(&edited());
+    check_states(&project, &states, &uninterrupted(true));
+}
+
+#[test]
+fn a_process_that_dies_on_an_object_store() {
+    let project = prepared();
+    let root = project.path("lakehouse").canonicalize().unwrap();
+    let journal = Arc::new(Journal::of(&root));
+    let lake = Lake::watched_objects(&root, journal.clone()).unwrap();
+    project.run_with(&RunOptions { lake: Some(lake), ..options(1) }).unwrap();
+    check_states(&project, &journal.deaths(), &uninterrupted(false));
+}
+
+/// The run itself sees its storage die: it says so, as a fault of the outside, and what it leaves is whole.
+fn check_deaths(objects: bool, salt: usize) {
+    let expected = uninterrupted(false);
+    let lake_of = |project: &Project, death: Arc<Death>| match objects {
+        true => Lake::watched_objects(&project.path("lakehouse").canonicalize().unwrap(), death).unwrap(),
+        false => project.watched(death),
+    };
+    let project = prepared();
+    let whole = Arc::new(Death::never());
+    project.run_with(&RunOptions { lake: Some(lake_of(&project, whole.clone())), ..options(2) }).unwrap();
+    let steps = whole.steps();
+    assert!(steps > 60, "only {steps} steps");
+    for at in (salt..steps).step_by(steps / 24) {
+        let project = prepared();
+        let death = Arc::new(Death::at(at, at % 2 == 0));
+        let lake = lake_of(&project, death.clone());
+        let outcome = project.run_with(&RunOptions { lake: Some(lake), ..options(2) });
+        if let Err(error) = outcome {
+            assert_eq!(error.fault(), Fault::External, "step {at} of {steps}: {error}");
+        } else {
+            // What comes after the last epoch may fail without harm.
+            assert!(at > steps / 2 || !death.happened(), "step {at} of {steps}: the death was not noticed");
+        }
+        if let Some(wrong) = wrong_after(&project, 1, &expected) {
+            panic!("died at step {at} of {steps}: {wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_storage_that_dies_under_a_run_ends_it_with_an_external_error() {
+    check_deaths(false, 3);
+}
+
+#[test]
+fn a_store_that_dies_under_a_run_ends_it_with_an_external_error() {
+    check_deaths(true, 5);
+}
+
+#[test]
+fn a_storage_that_refuses_is_an_external_error_and_the_next_run_goes_on() {
+    let expected = uninterrupted(false);
+    let troubles: [(&str, Steps, i32); 6] = [
+        (
+            "a full disk",
+            |step| matches!(step, Step::Write(path, _) if path.extension().is_some_and(|x| x == "parquet")),
+            ENOSPC,
+        ),
+        (
+            "a full disk for the log",
+            |step| matches!(step, Step::Write(path, _) if path.to_string_lossy().contains("epochs")),
+            ENOSPC,
+        ),
+        (
+            "folders that cannot be made",
+            |step| matches!(step, Step::MakeFolder(path) if !path.ends_with("lakehouse")),
+            EACCES,
+        ),
+        ("names that cannot be given", |step| matches!(step, Step::Link(..)), EACCES),
+        ("syncs that fail", |step| matches!(step, Step::SyncFile(_)), EIO),
+        ("folders that do not sync", |step| matches!(step, Step::SyncFolder(_)), EIO),
+    ];
+    for (name, steps, error) in troubles {
+        let project = prepared();
+        let lake = project.watched(Arc::new(Trouble::new(steps, error, usize::MAX)));
+        let failed = project.run_with(&RunOptions { lake: Some(lake), ..options(1) }).unwrap_err();
+        assert_eq!(failed.fault(), Fault::External, "{name}: {failed}");
+        if let Some(wrong) = wrong_after(&project, 2, &expected) {
+            panic!("{name}: {wrong}");
+        }
+    }
+}
