@@ -9,7 +9,7 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
 use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
-use silverflow::runtime::{self, Progress, RunOptions, RunReport};
+use silverflow::runtime::{self, FlowChanges, Progress, RunOptions, RunReport, Selection};
 
 use super::{Project, default_workers, print, with_remarks};
 
@@ -27,9 +27,46 @@ pub(super) struct Run {
     /// Stop, with nothing done, if a table would be computed anew because its definition has changed.
     #[arg(long)]
     no_recompute: bool,
+    /// After how long without a sign of life another run on the storage counts as dead, if its process cannot be asked about.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    lock_timeout: Duration,
+    /// Let only these datasets take part, as far as there is something new for them. What they read is not refreshed with
+    /// them; what reads them catches up in the next run.
+    #[arg(long, value_name = "DATASETS", value_delimiter = ',')]
+    refresh: Vec<String>,
+    /// Make these datasets anew: read again what they store of the outside, as it is now, and recompute the rest.
+    #[arg(long, value_name = "DATASETS", value_delimiter = ',')]
+    full_refresh: Vec<String>,
+    /// Make all datasets anew.
+    #[arg(long)]
+    full_refresh_all: bool,
+    /// Let a full refresh lose rows that the outside no longer has.
+    #[arg(long)]
+    accept_loss: bool,
+    /// A flow that is gone for good.
+    #[arg(long, value_name = "FLOW", value_delimiter = ',')]
+    drop_flow: Vec<String>,
+    /// A flow that bears another name now.
+    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',', value_parser = renaming)]
+    rename_flow: Vec<(String, String)>,
     /// Report as one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+fn duration(text: &str) -> std::result::Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => 0,
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis)) {
+        Some(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
+        _ => Err("expected a number and a unit, such as 500ms, 30s or 5m".to_owned()),
+    }
 }
 
 fn wall(text: &str) -> std::result::Result<DateTime<Utc>, String> {
@@ -48,6 +85,13 @@ fn wall(text: &str) -> std::result::Result<DateTime<Utc>, String> {
         .ok_or_else(|| "expected a date or a timestamp, such as 2026-06-30 or 2026-06-30T12:00:00Z".to_owned())
 }
 
+fn renaming(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((old, new)) if !old.is_empty() && !new.is_empty() => Ok((old.to_owned(), new.to_owned())),
+        _ => Err("expected OLD=NEW, two names of flows".to_owned()),
+    }
+}
+
 impl Run {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
@@ -59,7 +103,15 @@ impl Run {
             workers: usize::from(self.workers),
             wall: self.wall,
             recompute: !self.no_recompute,
+            selection: Selection {
+                refresh: self.refresh.clone(),
+                full_refresh: self.full_refresh.clone(),
+                full_refresh_all: self.full_refresh_all,
+                accept_loss: self.accept_loss,
+            },
+            flows: FlowChanges { drop: self.drop_flow.clone(), rename: self.rename_flow.clone() },
             progress: Some(progress(&spinner)),
+            lock_timeout: self.lock_timeout,
             ..RunOptions::default()
         };
         let report = runtime::run(&loaded.pipeline, &options);

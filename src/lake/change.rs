@@ -78,6 +78,16 @@ impl Table {
         Ok(change)
     }
 
+    /// Takes all files out, and puts new rows in under another definition.
+    pub(crate) async fn replace(&self, definition: &[Value], difference: &Arc<Difference>, now: i64) -> Result<Change> {
+        let mut change = Change { actions: definition.to_vec(), ..Change::default() };
+        change.actions.extend(self.files.values().map(|file| file.remove(true, now)));
+        change.touched.extend(self.files.keys().map(|id| (*id, None)));
+        let (encoded, _) = self.encode(Vec::new(), difference, now).await?;
+        change.add(&self.location, encoded);
+        Ok(change)
+    }
+
     /// New files with what is left in some files, and the inserted rows.
     async fn encode(
         &self,

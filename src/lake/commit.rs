@@ -74,7 +74,10 @@ impl Table {
         }
         let rows = |batches: &[RecordBatch]| batches.iter().any(|x| x.num_rows() > 0);
         let (any_inserts, any_deletes) = (rows(&commit.inserts), rows(&commit.deletes));
-        if !any_inserts && !any_deletes {
+        if self.replacement.is_some() && any_deletes {
+            return Err(Error::internal("rows cannot go one by one from a table that is replaced"));
+        }
+        if !any_inserts && !any_deletes && self.replacement.is_none() {
             return Ok(None);
         }
         if any_deletes && self.index.is_none() {
@@ -84,7 +87,7 @@ impl Table {
         let hashed = any_deletes || self.index.is_some();
         let Commit { epoch, inserts, deletes, metrics } = commit;
         let difference = blocking(move || Difference::of(&inserts, &deletes, &schema, hashed)).await?;
-        if difference.is_empty() {
+        if difference.is_empty() && self.replacement.is_none() {
             return Ok(None);
         }
         let difference = Arc::new(difference);
@@ -116,9 +119,12 @@ impl Table {
     ) -> Result<Option<Committed>> {
         let now = now_millis();
         let found = self.locate(difference).await?;
-        let Change { actions, writes, added, touched, kept } = self.change(by_file(&found), difference, now).await?;
+        let Change { actions, writes, added, touched, kept } = match &self.replacement {
+            Some(definition) => self.replace(definition, difference, now).await?,
+            None => self.change(by_file(&found), difference, now).await?,
+        };
         let inserted: u64 = difference.inserts.iter().map(|x| x.num_rows() as u64).sum();
-        let deleted = found.len() as u64;
+        let deleted = if self.replacement.is_some() { self.rows() } else { found.len() as u64 };
         let written: usize = writes.iter().map(|x| x.1.len()).sum();
         let mut numbers: Map<String, Value> = Map::new();
         let removed = touched.iter().filter(|x| x.1.is_none()).count();
@@ -190,6 +196,7 @@ impl Table {
             }
         }
         self.committed(version);
+        self.replacement = None;
         self.epoch = Some(epoch);
         Ok(Some(Committed { version, inserted, deleted, bytes: total }))
     }

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::log::{Entry, Outcome, Writer, now_millis};
 use super::storage::Lake;
-use super::table::{APP_ID, Table, TableSpec, unreadable};
-use super::types::{position, to_delta};
+use super::table::{APP_ID, Evolution, Table, TableSpec, unreadable};
+use super::types::{position, stored_schema, to_delta};
 use crate::error::{Error, Result};
 
 /// Properties of Delta that a user may set; the others change what readers and writers must do.
@@ -32,6 +32,15 @@ const VECTORS_ENABLED: &str = "delta.enableDeletionVectors";
 const SINK: &str = "silverflow.sink";
 
 impl Table {
+    /// Makes sure that the table can get these columns in place.
+    ///
+    /// # Errors
+    /// As [`open_or_create`](Self::open_or_create) for a specification with this schema.
+    pub fn fits(&self, name: &str, schema: &Schema) -> Result<()> {
+        let wanted = stored_schema(schema)?;
+        merge_fields(self.stored.fields(), wanted.fields()).map_err(|conflict| misfit(name, conflict)).map(drop)
+    }
+
     /// Brings columns, comment and properties to the specification, in one commit if anything differs.
     pub(crate) async fn evolve(
         &mut self,
@@ -40,21 +49,26 @@ impl Table {
         mut properties: BTreeMap<String, String>,
         delta: &DeltaTable,
     ) -> Result<()> {
-        let merged = merge_fields(self.stored.fields(), wanted.fields()).map_err(|(column, old, new)| {
-            Error::user(
-                "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
-                format!("the column {column} of {} is {old} in the table and {new} in the definition", spec.name),
-            )
-            .help("cast the column to the old type, or write to a table of another name")
-        })?;
+        let merged = merge_fields(self.stored.fields(), wanted.fields());
+        let lost = lacks(self.stored.fields(), wanted.fields());
+        let replaced = match (&merged, spec.evolution) {
+            (Err(_), Evolution::Replace) => true,
+            (Ok(_), Evolution::Follow | Evolution::Replace) => lost,
+            _ => false,
+        };
+        let merged = match merged {
+            _ if replaced => wanted.fields().clone(),
+            Ok(merged) => merged,
+            Err(conflict) => return Err(misfit(&spec.name, conflict)),
+        };
         let state = delta.snapshot().map_err(|e| unreadable(&self.lake, &self.location, e))?;
         let metadata = state.metadata();
         let stored = Arc::new(Schema::new(merged));
         let rewrites = rewrites(&properties);
         if rewrites != self.rewrites {
-            if rewrites {
+            if rewrites && !replaced {
                 self.drop_vectors().await?;
-            } else {
+            } else if !rewrites {
                 properties.insert(SINK.into(), "vectors".into());
             }
             properties.insert(VECTORS_ENABLED.into(), (!rewrites).to_string());
@@ -76,8 +90,6 @@ impl Table {
         }
         let metadata = serde_json::to_value(&changed)
             .map_err(|e| Error::internal("the table's metadata has no JSON form").caused_by(e))?;
-        let (now, version) = (now_millis(), self.version + 1);
-        let mut entry = self.entry("SET TABLE DEFINITION", Map::new(), Map::new(), now)?;
         let known = serde_json::to_value(state.protocol())
             .map_err(|e| Error::internal("the table's protocol has no JSON form").caused_by(e))?;
         let knows = |feature: &str| {
@@ -86,10 +98,18 @@ impl Table {
         };
         // A feature that was there stays.
         let (ntz, vectors) = (knows(NTZ) || needs_ntz(&stored), knows(VECTORS) || !rewrites);
+        let mut actions = Vec::new();
         if (ntz, vectors) != (knows(NTZ), knows(VECTORS)) {
-            entry.push(protocol(ntz, vectors));
+            actions.push(protocol(ntz, vectors));
         }
-        entry.push(json!({ "metaData": metadata }));
+        actions.push(json!({ "metaData": metadata }));
+        if replaced {
+            (self.replacement, self.stored, self.rewrites) = (Some(actions), stored, rewrites);
+            return Ok(());
+        }
+        let (now, version) = (now_millis(), self.version + 1);
+        let mut entry = self.entry("SET TABLE DEFINITION", Map::new(), Map::new(), now)?;
+        actions.into_iter().for_each(|action| entry.push(action));
         match entry.create(&self.lake, &self.location, version, entry.bytes(), Vec::new()).await? {
             Outcome::Committed => {
                 self.committed(version);
@@ -211,6 +231,30 @@ fn is_interval(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     let [interval, number, unit] = words.as_slice() else { return false };
     *interval == "interval" && number.parse::<u32>().is_ok() && UNITS.contains(&unit.trim_end_matches('s'))
+}
+
+fn misfit(name: &str, (column, old, new): Conflict) -> Error {
+    Error::user(
+        "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE",
+        format!("the column {column} of {name} is {old} in the table and {new} in the definition"),
+    )
+    .help(format!("cast the column to {old}, or replace the table: --full-refresh {name}"))
+    .dataset(name)
+}
+
+/// Whether a table has columns, or members of structs, that are wanted no more.
+fn lacks(table: &Fields, wanted: &Fields) -> bool {
+    fn inside(old: &Field, new: &Field) -> bool {
+        match (old.data_type(), new.data_type()) {
+            (DataType::Struct(a), DataType::Struct(b)) => lacks(a, b),
+            (DataType::List(a), DataType::List(b)) | (DataType::Map(a, _), DataType::Map(b, _)) => inside(a, b),
+            _ => false,
+        }
+    }
+    table.iter().any(|old| match position(wanted, old.name()).and_then(|i| wanted.get(i)) {
+        Some(new) => inside(old, new),
+        None => true,
+    })
 }
 
 type Conflict = (String, DataType, DataType);

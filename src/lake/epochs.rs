@@ -1,24 +1,46 @@
-//! The epoch log: what was read, when, under which definitions, and how it ended. One immutable object a record.
-//!
-//! Records are `<20 digits>.<kind>.json`, each a document `{"format", "kind", "crc32", "body"}` whose checksum is that
-//! of the body's bytes as they stand. A base record holds everything up to its epoch and replaces the records before
-//! it; those are removed only after the base is durable.
+//! What the epoch log says: what was read, when, under which definitions, how it ended, and which run owns the storage.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use serde::de::DeserializeOwned;
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
-use super::storage::Lake;
-use crate::error::{Error, Result};
+/// A run, as others know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Random; names the run's heartbeat.
+    pub id: String,
+    /// Name of its machine.
+    pub host: String,
+    /// Which start of that machine's kernel, where there is a name for it.
+    pub boot: Option<String>,
+    /// Process number.
+    pub pid: u32,
+    /// When it took the storage, in microseconds since 1970, by its own clock.
+    pub since_micros: i64,
+    /// How often it gives a sign of life, in milliseconds.
+    pub beat_millis: u64,
+}
 
-/// Raised whenever a record means something else than before.
-const FORMAT: u32 = 2;
-/// More records than this are replaced by a base.
-const RECORDS: usize = 200;
 /// Of so many epochs it is known which versions of the tables they left.
 const PAST: usize = 200;
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = DateTime::<Utc>::from_timestamp_micros(self.since_micros).unwrap_or_default();
+        write!(f, "process {} on {}, since {}", self.pid, self.host, since.format("%Y-%m-%d %H:%M:%S UTC"))
+    }
+}
+
+/// A run has taken the storage. Whatever an earlier generation writes after this is void.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// One more than the generation before.
+    pub generation: u64,
+    /// The run.
+    pub owner: Owner,
+}
 
 /// A file of a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,16 +91,13 @@ pub struct Begin {
     /// reads.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub forgotten: BTreeSet<String>,
-    /// Sources whose flow is gone for good.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub dropped: BTreeSet<String>,
     /// Flows that bear another name now, and the name under which their sources are known here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub renamed: BTreeMap<String, String>,
 }
 
 /// The end of an epoch whose changes are in every table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Complete {
     /// The epoch.
     pub epoch: u64,
@@ -104,8 +123,10 @@ pub struct Abort {
 }
 
 /// What the log says has happened: complete epochs, and the one that is open.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
+    /// The run that took the storage last, if any has; it may have ended.
+    pub generation: Option<Generation>,
     /// The last complete epoch.
     pub last_complete: Option<u64>,
     /// The epoch that was begun and neither completed nor aborted. Nothing of it is in the other fields.
@@ -128,8 +149,6 @@ pub struct History {
     pub stray: BTreeSet<String>,
     /// What fingerprints are made of, by dataset or flow and part.
     pub parts: BTreeMap<String, BTreeMap<String, String>>,
-    /// Sources whose flow is gone for good.
-    pub dropped: BTreeSet<String>,
     /// Flows that bear another name now, and the name under which their sources are known here.
     pub renamed: BTreeMap<String, String>,
     files: BTreeMap<String, BTreeSet<String>>,
@@ -153,22 +172,56 @@ impl History {
         self.delta.get(source).copied()
     }
 
+    /// The history of someone who has never read these sources and has none of these tables.
+    pub fn without(&self, sources: &BTreeSet<String>, tables: &BTreeSet<String>) -> History {
+        let mut other = self.clone();
+        for source in sources {
+            other.files.remove(source);
+            other.delta.remove(source);
+            other.delta_tables.remove(source);
+            other.finished_once.remove(source);
+        }
+        for table in tables {
+            other.versions.remove(table);
+            other.fingerprints.remove(table);
+        }
+        other
+    }
+
+    /// Gives flows their last names, each with the name under which its sources are known.
+    pub fn rename(&mut self, flows: &BTreeMap<String, String>) {
+        for (name, origin) in flows {
+            self.renamed.retain(|_, known| known != origin);
+            self.renamed.insert(name.clone(), origin.clone());
+        }
+    }
+
+    /// Whether no epoch has begun or ended since `earlier`.
+    pub fn is_as(&self, earlier: &History) -> bool {
+        (self.next, self.last_complete, &self.open) == (earlier.next, earlier.last_complete, &earlier.open)
+    }
+
+    /// The number of the last generation; 0 if there was none.
+    pub fn generation(&self) -> u64 {
+        self.generation.as_ref().map_or(0, |x| x.generation)
+    }
+
     /// The own id of the table that a table source was when it was last read.
     pub fn delta_table(&self, source: &str) -> Option<&str> {
         self.delta_tables.get(source).map(String::as_str)
     }
 
-    fn begin(&mut self, begin: Begin) {
+    pub(super) fn begin(&mut self, begin: Begin) {
         self.next = self.next.max(begin.epoch + 1);
         self.open = Some(begin);
     }
 
-    fn abort(&mut self, abort: Abort) {
+    pub(super) fn abort(&mut self, abort: Abort) {
         self.open = None;
         self.stray.extend(abort.stray);
     }
 
-    fn complete(&mut self, begin: Begin, complete: Complete) {
+    pub(super) fn complete(&mut self, begin: Begin, complete: Complete) {
         self.open = None;
         self.next = self.next.max(complete.epoch + 1);
         self.last_complete = Some(complete.epoch);
@@ -182,12 +235,12 @@ impl History {
         self.fingerprints = begin.fingerprints;
         self.stray = complete.stray;
         self.parts.extend(begin.parts);
-        self.dropped.extend(begin.dropped);
-        self.renamed.extend(begin.renamed);
+        self.rename(&begin.renamed);
         let returned = |source: &String| complete.returned.contains(source);
         for source in begin.forgotten.iter().filter(|source| !returned(source)) {
             self.files.remove(source);
             self.delta.remove(source);
+            self.delta_tables.remove(source);
             self.finished_once.remove(source);
         }
         self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
@@ -204,396 +257,5 @@ impl History {
                 }
             }
         }
-    }
-}
-
-/// Everything up to an epoch, all of it closed.
-#[derive(Debug, Serialize, Deserialize)]
-struct Base {
-    epoch: u64,
-    last_complete: Option<u64>,
-    walls: BTreeMap<u64, i64>,
-    due_micros: Option<i64>,
-    versions: BTreeMap<String, i64>,
-    past: BTreeMap<u64, BTreeMap<String, i64>>,
-    fingerprints: BTreeMap<String, String>,
-    finished_once: BTreeSet<String>,
-    stray: BTreeSet<String>,
-    parts: BTreeMap<String, BTreeMap<String, String>>,
-    dropped: BTreeSet<String>,
-    renamed: BTreeMap<String, String>,
-    files: BTreeMap<String, BTreeSet<String>>,
-    delta: BTreeMap<String, i64>,
-    #[serde(default)]
-    delta_tables: BTreeMap<String, String>,
-}
-
-/// The epoch log of a storage. One writer at a time: a record that exists already means that there is another one.
-#[derive(Debug)]
-pub struct EpochLog {
-    lake: Lake,
-    folder: String,
-    /// Names of the records that are there.
-    records: Vec<String>,
-    history: History,
-}
-
-impl EpochLog {
-    /// Reads the log; an empty one if there is none.
-    ///
-    /// # Errors
-    /// `EPOCH_LOG_DAMAGED` (external), naming the record, if one is damaged, of an unknown format or missing.
-    pub async fn load(lake: &Lake) -> Result<(EpochLog, History)> {
-        let folder = lake.private_location("epochs");
-        let mut names: BTreeMap<(u64, u8), String> = BTreeMap::new();
-        for name in lake.list(&folder).await? {
-            if let Some(key) = key_of(&name) {
-                names.insert(key, name);
-            }
-        }
-        let mut history = History::default();
-        // A record of the base's epoch is part of it.
-        let base = names.iter().rev().find(|((_, kind), _)| *kind == BASE).map(|(key, name)| (*key, name.clone()));
-        if let Some(((epoch, _), name)) = &base {
-            let base: Base = read(lake, &folder, name).await?;
-            if base.epoch != *epoch {
-                return Err(damaged(lake, &folder, name, "it is of another epoch"));
-            }
-            history = History {
-                last_complete: base.last_complete,
-                open: None,
-                next: epoch + 1,
-                walls: base.walls,
-                due_micros: base.due_micros,
-                past: base.past,
-                versions: base.versions,
-                fingerprints: base.fingerprints,
-                finished_once: base.finished_once,
-                stray: base.stray,
-                parts: base.parts,
-                dropped: base.dropped,
-                renamed: base.renamed,
-                files: base.files,
-                delta: base.delta,
-                delta_tables: base.delta_tables,
-            };
-        }
-        let after = base.map(|((epoch, _), _)| epoch);
-        for ((epoch, kind), name) in names.iter().filter(|((epoch, _), _)| after.is_none_or(|x| *epoch > x)) {
-            let wrong = |why: &str| damaged(lake, &folder, name, why);
-            match *kind {
-                BEGIN => {
-                    if history.open.is_some() {
-                        return Err(wrong("the epoch before it has no end"));
-                    }
-                    let begin: Begin = read(lake, &folder, name).await?;
-                    if begin.epoch != *epoch {
-                        return Err(wrong("it is of another epoch"));
-                    }
-                    history.begin(begin);
-                }
-                kind => {
-                    let begin = history
-                        .open
-                        .take()
-                        .filter(|x| x.epoch == *epoch)
-                        .ok_or_else(|| wrong("its epoch has no beginning"))?;
-                    if kind == ABORT {
-                        history.abort(read(lake, &folder, name).await?);
-                    } else {
-                        let complete: Complete = read(lake, &folder, name).await?;
-                        if complete.epoch != *epoch {
-                            return Err(wrong("it is of another epoch"));
-                        }
-                        history.complete(begin, complete);
-                    }
-                }
-            }
-        }
-        let log =
-            EpochLog { lake: lake.clone(), folder, records: names.into_values().collect(), history: history.clone() };
-        Ok((log, history))
-    }
-
-    /// What the log says, with everything written through it.
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// Records the start of an epoch.
-    ///
-    /// # Errors
-    /// `EPOCH_TAKEN` (external) if another run has begun it; internal if an epoch is open or the number was used.
-    pub async fn begin(&mut self, begin: &Begin) -> Result<()> {
-        if self.history.open.is_some() || begin.epoch < self.history.next {
-            return Err(Error::internal(format!("epoch {} cannot begin now", begin.epoch)));
-        }
-        self.write(begin.epoch, BEGIN, begin).await?;
-        self.history.begin(begin.clone());
-        Ok(())
-    }
-
-    /// Records that the open epoch is in every table. Now and then it also replaces old records by a base.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
-    pub async fn complete(&mut self, complete: &Complete) -> Result<()> {
-        let begin = self.opened(complete.epoch)?;
-        self.write(complete.epoch, COMPLETE, complete).await?;
-        self.history.complete(begin, complete.clone());
-        self.compact().await
-    }
-
-    /// Records that the open epoch is in no table.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
-    pub async fn abort(&mut self, abort: &Abort) -> Result<()> {
-        self.opened(abort.epoch)?;
-        self.write(abort.epoch, ABORT, abort).await?;
-        self.history.abort(abort.clone());
-        self.compact().await
-    }
-
-    fn opened(&self, epoch: u64) -> Result<Begin> {
-        let open = self.history.open.as_ref().filter(|x| x.epoch == epoch);
-        open.cloned().ok_or_else(|| Error::internal(format!("epoch {epoch} is not open")))
-    }
-
-    async fn write<T: Serialize>(&mut self, epoch: u64, kind: u8, body: &T) -> Result<()> {
-        let name = format!("{epoch:020}.{}.json", KINDS.get(usize::from(kind)).copied().unwrap_or_default());
-        let path = format!("{}/{name}", self.folder);
-        if !self.lake.put_new(&path, encode(kind, body)?).await? {
-            return Err(Error::external(
-                "EPOCH_TAKEN",
-                format!("{} was written by another run", self.lake.display(&path)),
-            )
-            .help("run one pipeline at a time on a storage")
-            .epoch(epoch));
-        }
-        self.records.push(name);
-        Ok(())
-    }
-
-    async fn compact(&mut self) -> Result<()> {
-        // An open epoch keeps its own record, so a base ends before it.
-        let Some(epoch) = self.history.next.checked_sub(1).filter(|_| self.history.open.is_none()) else {
-            return Ok(());
-        };
-        if self.records.len() <= RECORDS {
-            return Ok(());
-        }
-        let old = std::mem::take(&mut self.records);
-        let history = &self.history;
-        let base = Base {
-            epoch,
-            last_complete: history.last_complete,
-            walls: history.walls.clone(),
-            due_micros: history.due_micros,
-            past: history.past.clone(),
-            versions: history.versions.clone(),
-            fingerprints: history.fingerprints.clone(),
-            finished_once: history.finished_once.clone(),
-            stray: history.stray.clone(),
-            parts: history.parts.clone(),
-            dropped: history.dropped.clone(),
-            renamed: history.renamed.clone(),
-            files: history.files.clone(),
-            delta: history.delta.clone(),
-            delta_tables: history.delta_tables.clone(),
-        };
-        self.write(epoch, BASE, &base).await?;
-        self.lake.remove(old.iter().map(|x| format!("{}/{x}", self.folder)).collect()).await
-    }
-}
-
-const BEGIN: u8 = 0;
-const ABORT: u8 = 1;
-const COMPLETE: u8 = 2;
-const BASE: u8 = 3;
-const KINDS: [&str; 4] = ["begin", "abort", "complete", "base"];
-
-fn key_of(name: &str) -> Option<(u64, u8)> {
-    let mut parts = name.split('.');
-    let (epoch, kind, end) = (parts.next()?, parts.next()?, parts.next()?);
-    let kind = (0..).zip(KINDS).find(|(_, x)| *x == kind)?.0;
-    (epoch.len() == 20 && end == "json" && parts.next().is_none())
-        .then(|| epoch.parse().ok().map(|epoch| (epoch, kind)))
-        .flatten()
-}
-
-#[derive(Serialize, Deserialize)]
-struct Record<'a> {
-    format: u32,
-    kind: std::borrow::Cow<'a, str>,
-    crc32: u32,
-    #[serde(borrow)]
-    body: &'a RawValue,
-}
-
-fn encode<T: Serialize>(kind: u8, body: &T) -> Result<Vec<u8>> {
-    let failed = |e| Error::internal("an epoch record cannot be written").caused_by(e);
-    let body = serde_json::value::to_raw_value(body).map_err(failed)?;
-    let kind = KINDS.get(usize::from(kind)).copied().unwrap_or_default();
-    let record =
-        Record { format: FORMAT, kind: kind.into(), crc32: crc32fast::hash(body.get().as_bytes()), body: &body };
-    serde_json::to_vec(&record).map_err(failed)
-}
-
-async fn read<T: DeserializeOwned>(lake: &Lake, folder: &str, name: &str) -> Result<T> {
-    let wrong = |why: &str| damaged(lake, folder, name, why);
-    let bytes = lake.get(&format!("{folder}/{name}")).await?.ok_or_else(|| wrong("it vanished"))?;
-    decode(&bytes, name).map_err(|e| wrong(&e))
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T, String> {
-    let record: Record<'_> = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-    if record.format != FORMAT {
-        return Err(format!("its format {} is not the one of this version, {FORMAT}", record.format));
-    }
-    if crc32fast::hash(record.body.get().as_bytes()) != record.crc32 {
-        return Err("its checksum does not match".into());
-    }
-    if name.split('.').nth(1) != Some(&record.kind) {
-        return Err(format!("it is a record of the kind {}", record.kind));
-    }
-    serde_json::from_str(record.body.get()).map_err(|e| e.to_string())
-}
-
-fn damaged(lake: &Lake, folder: &str, name: &str, why: &str) -> Error {
-    Error::external("EPOCH_LOG_DAMAGED", format!("cannot use {}: {why}", lake.display(&format!("{folder}/{name}"))))
-        .help("restore the record from a backup")
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-mod tests {
-    use super::*;
-
-    fn begin(epoch: u64, files: &[&str]) -> Begin {
-        let files = files.iter().map(|x| FileId { path: (*x).into(), size: 1, modified_micros: 2 }).collect();
-        Begin {
-            epoch,
-            wall_micros: 1000 + epoch as i64,
-            sources: [
-                ("raw".to_owned(), Position::Files(files)),
-                ("t".to_owned(), Position::Delta { from: None, to: epoch as i64, table: Some("id".to_owned()) }),
-            ]
-            .into(),
-            fingerprints: [("a".to_owned(), format!("f{epoch}"))].into(),
-            once: if epoch == 1 { vec!["o".into()] } else { vec![] },
-            ..Begin::default()
-        }
-    }
-
-    fn complete(epoch: u64) -> Complete {
-        Complete {
-            epoch,
-            versions: [("main.default.a".to_owned(), epoch as i64 + 7)].into(),
-            returned: BTreeSet::new(),
-            stray: BTreeSet::new(),
-            due_micros: Some(epoch as i64),
-        }
-    }
-
-    async fn lake() -> (tempfile::TempDir, Lake) {
-        let folder = tempfile::tempdir().unwrap();
-        let lake = Lake::open(folder.path().to_str().unwrap()).await.unwrap();
-        (folder, lake)
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_written_is_what_the_next_run_reads() {
-        let (_folder, lake) = lake().await;
-        let (mut log, history) = EpochLog::load(&lake).await.unwrap();
-        assert_eq!(history, History::default());
-        log.begin(&begin(1, &["x", "y"])).await.unwrap();
-        log.complete(&complete(1)).await.unwrap();
-        log.begin(&begin(2, &["z"])).await.unwrap();
-        log.abort(&Abort { epoch: 2, reason: "no".into(), stray: ["a".to_owned()].into() }).await.unwrap();
-        log.begin(&begin(5, &["z"])).await.unwrap();
-        let (again, history) = EpochLog::load(&lake).await.unwrap();
-        assert_eq!(&history, log.history());
-        assert_eq!(history.last_complete, Some(1));
-        assert_eq!(history.due_micros, Some(1));
-        assert_eq!(history.next, 6);
-        assert_eq!(history.open, Some(begin(5, &["z"])));
-        assert!(history.has_seen("raw", "x") && !history.has_seen("raw", "z"));
-        assert_eq!(history.delta_position("t"), Some(1));
-        assert_eq!(history.walls, [(1, 1001)].into());
-        assert_eq!(history.finished_once, ["o".to_owned()].into());
-        assert_eq!(history.stray, ["a".to_owned()].into());
-        drop(again);
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn input_that_is_given_back_has_not_been_read() {
-        let (_folder, lake) = lake().await;
-        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
-        log.begin(&begin(1, &["x"])).await.unwrap();
-        let stray = BTreeSet::from(["b".to_owned()]);
-        let returned = BTreeSet::from(["raw".to_owned(), "o".to_owned()]);
-        log.complete(&Complete { returned, stray: stray.clone(), ..complete(1) }).await.unwrap();
-        let (_, history) = EpochLog::load(&lake).await.unwrap();
-        assert!(!history.has_seen("raw", "x") && history.finished_once.is_empty());
-        assert_eq!((history.delta_position("t"), &history.stray), (Some(1), &stray));
-        log.begin(&begin(2, &["x"])).await.unwrap();
-        log.complete(&complete(2)).await.unwrap();
-        assert!(log.history().stray.is_empty() && log.history().has_seen("raw", "x"));
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_number_is_used_once_and_a_second_run_is_noticed() {
-        let (_folder, lake) = lake().await;
-        let (mut a, _) = EpochLog::load(&lake).await.unwrap();
-        let (mut b, _) = EpochLog::load(&lake).await.unwrap();
-        a.begin(&begin(0, &[])).await.unwrap();
-        assert_eq!(b.begin(&begin(0, &[])).await.unwrap_err().code(), "EPOCH_TAKEN");
-        a.complete(&complete(0)).await.unwrap();
-        assert_eq!(a.begin(&begin(0, &[])).await.unwrap_err().code(), "INTERNAL");
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn many_records_become_a_base_and_nothing_is_forgotten() {
-        let (folder, lake) = lake().await;
-        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
-        for epoch in 1..=250 {
-            log.begin(&begin(epoch, &[&format!("f{epoch}")])).await.unwrap();
-            log.complete(&complete(epoch)).await.unwrap();
-        }
-        let count = std::fs::read_dir(folder.path().join("_silverflow/epochs")).unwrap().count();
-        assert!(count <= RECORDS + 2, "{count}");
-        let (_, history) = EpochLog::load(&lake).await.unwrap();
-        assert_eq!(&history, log.history());
-        assert_eq!(history.seen("raw").unwrap().len(), 250);
-        assert_eq!(history.walls.len(), 250);
-        assert_eq!(history.past.len(), PAST);
-        assert_eq!(history.past.last_key_value(), Some((&250, &complete(250).versions)));
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn damage_is_an_external_error_that_names_the_record() {
-        let (folder, lake) = lake().await;
-        let (mut log, _) = EpochLog::load(&lake).await.unwrap();
-        log.begin(&begin(1, &["some/path"])).await.unwrap();
-        log.complete(&complete(1)).await.unwrap();
-        let path = folder.path().join("_silverflow/epochs/00000000000000000001.begin.json");
-        let whole = std::fs::read(&path).unwrap();
-        for at in 0..whole.len() {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 1;
-            std::fs::write(&path, &bytes).unwrap();
-            match EpochLog::load(&lake).await {
-                Err(e) => {
-                    assert_eq!(e.code(), "EPOCH_LOG_DAMAGED");
-                    assert!(e.to_string().contains("00000000000000000001.begin.json"));
-                }
-                Ok(_) => panic!("byte {at} changed unnoticed"),
-            }
-        }
-        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-        assert_eq!(EpochLog::load(&lake).await.unwrap_err().code(), "EPOCH_LOG_DAMAGED");
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(EpochLog::load(&lake).await.unwrap_err().code(), "EPOCH_LOG_DAMAGED");
     }
 }

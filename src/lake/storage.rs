@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use deltalake::{DeltaTable, DeltaTableBuilder};
 use futures::TryStreamExt;
@@ -259,6 +260,40 @@ impl Lake {
                     Err(e) => Err(failed(e)),
                 }
             }
+        }
+    }
+
+    /// Puts a small object in place of whatever is there, durable when this returns.
+    pub(crate) async fn replace(&self, location: &str, bytes: Vec<u8>) -> Result<()> {
+        match &self.inner.backend {
+            Backend::Local(disk) => {
+                let (disk, path) = (disk.clone(), disk.root().join(location));
+                blocking(move || disk.replace(&path, &bytes).map_err(|(path, e)| write_error(&path, e))).await
+            }
+            Backend::Remote { store, prefix } => {
+                let put = store.put(&join(prefix, location), PutPayload::from(bytes)).await;
+                put.map(drop).map_err(|e| store_error("write", &self.display(location), e))
+            }
+        }
+    }
+
+    /// When a file was last written, by the storage's clock; `None` if there is none.
+    pub(crate) async fn modified(&self, location: &str) -> Result<Option<SystemTime>> {
+        match &self.inner.backend {
+            Backend::Local(disk) => {
+                let path = disk.root().join(location);
+                blocking(move || match std::fs::metadata(&path).and_then(|found| found.modified()) {
+                    Ok(modified) => Ok(Some(modified)),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                    Err(e) => Err(read_error(&path.display().to_string(), e)),
+                })
+                .await
+            }
+            Backend::Remote { store, prefix } => match store.head(&join(prefix, location)).await {
+                Ok(found) => Ok(Some(found.last_modified.into())),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(e) => Err(store_error("read", &self.display(location), e)),
+            },
         }
     }
 

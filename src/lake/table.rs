@@ -41,6 +41,21 @@ pub struct TableSpec {
     pub generation: u64,
     /// How its rows are laid out in files, in time.
     pub layout: Layout,
+    /// What becomes of columns that are not as they were.
+    pub evolution: Evolution,
+}
+
+/// What becomes of a table whose columns are not those of its definition any more. New columns are always added in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evolution {
+    /// Columns that are gone from the definition stay, null in new rows; another type is an error.
+    #[default]
+    Keep,
+    /// Columns that are gone from the definition go with the next commit, which brings all rows anew; another type is an
+    /// error.
+    Follow,
+    /// As `Follow`, and so does another type.
+    Replace,
 }
 
 impl TableSpec {
@@ -54,6 +69,7 @@ impl TableSpec {
             properties: BTreeMap::new(),
             generation: 0,
             layout: Layout::default(),
+            evolution: Evolution::default(),
         }
     }
 }
@@ -92,6 +108,8 @@ pub struct Table {
     /// Touched files are rewritten instead of given vectors.
     pub(crate) rewrites: bool,
     pub(crate) layout: Layout,
+    /// A definition that comes with the next commit, as actions of the log; the rows that are there go with it.
+    pub(crate) replacement: Option<Vec<Value>>,
 }
 
 impl fmt::Debug for Table {
@@ -176,6 +194,11 @@ impl Table {
         self.fence
     }
 
+    /// The next commit brings another definition, and all rows anew: it is given inserts alone.
+    pub fn is_replaced(&self) -> bool {
+        self.replacement.is_some()
+    }
+
     /// Data files of the table.
     pub fn files(&self) -> usize {
         self.files.len()
@@ -223,6 +246,7 @@ impl Table {
             retention: Retention::of(state.table_config()),
             rewrites: rewrites(&configuration),
             layout: Layout::default(),
+            replacement: None,
         };
         table.set_files(live_files(lake, location, delta).await?);
         Ok(table)
@@ -238,12 +262,16 @@ impl Table {
             .ok_or_else(|| Error::external("STORAGE_FAILED", format!("the table {} vanished", self.location())))?;
         let fresh = Table::load(&self.lake, &self.location, &delta).await?;
         let (before, layout) = (self.next_file, std::mem::take(&mut self.layout));
+        let replacement = self.replacement.take();
+        let stored = if replacement.is_some() { Arc::clone(&self.stored) } else { Arc::clone(&fresh.stored) };
         *self = Table {
             name: self.name.clone(),
             schema: Arc::clone(&self.schema),
             writer: self.writer.clone(),
             checkpoint: self.checkpoint,
             vacuumed: self.vacuumed,
+            replacement,
+            stored,
             ..fresh
         };
         // Numbers of files are not used again: work that is under way knows its files by them.

@@ -441,6 +441,8 @@ async fn a_table_in_an_object_store_is_the_same() {
     assert_eq!(numbers(&table).await, [1, 3, 4]);
     assert_eq!(multiset(&by_delta_rs(&lake, Some(1)).await, &schema), multiset(&[ints(&[1, 2, 3])], &schema));
     let (mut log, _) = EpochLog::load(&lake).await.unwrap();
+    let owner = Owner { id: "a".into(), host: "b".into(), boot: None, pid: 1, since_micros: 0, beat_millis: 1 };
+    log.take(owner).await.unwrap();
     let begin = Begin { epoch: 3, ..Begin::default() };
     log.begin(&begin).await.unwrap();
     assert_eq!(EpochLog::load(&lake).await.unwrap().1.open, Some(begin));

@@ -96,6 +96,10 @@ impl Table {
     /// # Errors
     /// Internal.
     pub fn upkeep(&mut self, keep: Option<i64>) -> Result<Option<Upkeep>> {
+        // The files go with the next commit.
+        if self.replacement.is_some() {
+            return Ok(None);
+        }
         self.catch_up(TOLD_AT_ONCE);
         if let Some(work) = self.plan_compaction(Aim::Upkeep)? {
             return Ok(Some(Upkeep(Work::Compact(work))));

@@ -206,7 +206,14 @@ fn draft_flow<'a>(
                     schema = Arc::new(Schema::new(fields));
                 }
                 let schema = stored_schema(&schema);
-                let source = Source { id, kind, schema: Arc::clone(&schema), once, span: relation.span.clone() };
+                let source = Source {
+                    id,
+                    flow: flow.name.clone(),
+                    kind,
+                    schema: Arc::clone(&schema),
+                    once,
+                    span: relation.span.clone(),
+                };
                 (Reading::Outside(Box::new(source)), schema)
             }
         });

@@ -15,6 +15,8 @@ use super::{CdcFlow, CdcPlan, DECIDED, DatasetPlan, Feed, Input, Node, SEMANTICS
 
 /// Prefix of the parts that stand for what a dataset reads.
 pub const UPSTREAM: &str = "upstream ";
+/// Part for whether a target holds history or current rows.
+pub const SCD_TYPE: &str = "SCD type";
 
 /// A dataset's fingerprint covers its definition and those of everything it reads. Its parts are named as users speak of
 /// them, so that a change can be told.
@@ -123,7 +125,7 @@ fn merge(parts: &mut Parts, cdc: &CdcPlan) {
     parts.put("sequence", &format!("{:?} {}", cdc.sequence, flows(&|f| expression(&f.sequence))));
     parts.put("condition of deletes", &flows(&|f| optional(&f.delete)));
     parts.put("condition of truncates", &flows(&|f| optional(&f.truncate)));
-    parts.put("SCD type", &format!("{:?}", cdc.scd));
+    parts.put(SCD_TYPE, &format!("{:?}", cdc.scd));
     parts.put("treatment of invalid events", &cdc.quarantine_invalid.to_string());
 }
 

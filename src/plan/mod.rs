@@ -37,7 +37,7 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
-pub use fingerprint::UPSTREAM;
+pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub use functions::{Settings, Zone, names as function_names};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
@@ -76,6 +76,8 @@ pub struct PlanLint {
 pub struct Source {
     /// Stable name: the flow that first read it, with a number where it reads several.
     pub id: String,
+    /// The flow that reads it.
+    pub flow: String,
     /// What it is.
     pub kind: SourceKind,
     /// Columns.

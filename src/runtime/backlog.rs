@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::runtime::Handle;
 
-use super::definitions::{moved, table_key};
+use super::definitions::{moved, stays, table_key};
+use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
@@ -103,16 +104,20 @@ async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&
 }
 
 impl Backlog {
-    pub(super) fn find(plan: &Plan, history: &History, io: &Handle) -> Result<Backlog> {
+    pub(super) fn find(plan: &Plan, history: &History, intent: &Intent, io: &Handle) -> Result<Backlog> {
         let (mut positions, mut limits, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
-            if history.finished_once.contains(&source.id) {
+            if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
                 continue;
             }
             let position = match &source.kind {
                 SourceKind::Files(read) => {
+                    stays(plan, history, index)?;
                     let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
-                    limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
+                    // What replaces a table comes in one commit.
+                    if !intent.forgotten.contains(&index) {
+                        limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
+                    }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
                     let found = files

@@ -168,6 +168,12 @@ impl Actor {
             inserts.extend((added.num_rows() > 0).then_some(added));
             deletes.extend((removed.num_rows() > 0).then_some(removed));
         }
+        let replaced = self.table.is_replaced();
+        if replaced && !compare {
+            return Err(Error::internal("a table that is replaced is given changes only").dataset(&name).epoch(epoch));
+        }
+        // All that is in a table to be replaced goes in any case.
+        let compare = compare && !replaced;
         if let Some(audit) = &mut self.audit {
             (inserts, deletes) = audit.apply((inserts, deletes), compare, epoch, &self.table, &self.io)?;
         } else if compare {

@@ -10,9 +10,11 @@ use super::backlog::Found;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
-use crate::plan::{DECIDED, DatasetPlan, Feed, Input, Node, Plan, SourceKind, Stored, UPSTREAM};
+use crate::pipeline::ScdType;
+use crate::plan::{DECIDED, DatasetPlan, Feed, Input, Node, Plan, SCD_TYPE, SourceKind, Stored, UPSTREAM};
 
 const SOURCE: &str = "source ";
+const BEHIND: &str = "it has missed changes of an earlier run";
 
 /// A dataset that the next run computes anew, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,7 +35,7 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     }
     for (index, source) in plan.sources.iter().enumerate() {
         if let Some(keeper) = keeper(plan, index).and_then(|at| plan.datasets.get(at)) {
-            all.insert(format!("{SOURCE}{}", source.id), keeper.label());
+            all.insert(source_key(&source.id), keeper.label());
         }
     }
     all
@@ -46,7 +48,7 @@ pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
 pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
     let Some(id) = plan.sources.get(source).map(|s| &s.id) else { return Ok(false) };
     let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(|d| d.label());
-    let (Some(before), Some(now)) = (history.fingerprints.get(&format!("{SOURCE}{id}")), now) else { return Ok(false) };
+    let (Some(before), Some(now)) = (history.fingerprints.get(&source_key(id)), now) else { return Ok(false) };
     if *before == now {
         return Ok(false);
     }
@@ -63,6 +65,31 @@ pub fn moved(plan: &Plan, history: &History, source: usize) -> Result<bool> {
     Ok(true)
 }
 
+/// Makes sure that the rows that a source has read from files are where they are looked for: they are not outside for ever.
+///
+/// # Errors
+/// `SOURCE_MODE_CHANGED` (user) if they are to be stored in another table than before.
+pub fn stays(plan: &Plan, history: &History, source: usize) -> Result<()> {
+    let Some(about) = plan.sources.get(source) else { return Ok(()) };
+    let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(DatasetPlan::label);
+    let (Some(before), Some(now)) = (history.fingerprints.get(&source_key(&about.id)), now) else { return Ok(()) };
+    if *before == now || history.seen(&about.id).is_none_or(BTreeSet::is_empty) {
+        return Ok(());
+    }
+    let fed = target(plan, source).map(DatasetPlan::label).unwrap_or_default();
+    Err(Error::user(
+        "SOURCE_MODE_CHANGED",
+        format!("what flow {} has read is in {before}, and would be in {now} under these definitions", about.flow),
+    )
+    .help(format!(
+        "a table with one flow stores what it reads, one with several is computed from what each has read: keep \
+         the number of flows as it was, or read the outside again with --full-refresh {fed}"
+    ))
+    .dataset(fed)
+    .flow(&about.flow)
+    .at(&about.span))
+}
+
 /// What fingerprints are made of, as far as the log does not know it.
 pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
@@ -72,7 +99,7 @@ pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String
     for (index, source) in plan.sources.iter().enumerate() {
         let target = target(plan, index).map(DatasetPlan::label).unwrap_or_default();
         let about = [("target".to_owned(), target), ("place".to_owned(), place(&source.kind))];
-        all.insert(format!("{SOURCE}{}", source.id), about.into());
+        all.insert(source_key(&source.id), about.into());
     }
     all.retain(|name, parts| history.parts.get(name) != Some(parts));
     all
@@ -164,6 +191,14 @@ pub fn recompute(plan: &Plan, history: &History, lake: &Lake, io: &Handle) -> Re
         let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
         entry.reasons.push(format!("the table {} is gone", table_key(plan, table)));
     }
+    for table in history.stray.iter().filter_map(|key| table_of(plan, key)) {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        let name = plan.datasets.get(index).map(DatasetPlan::label).unwrap_or_default();
+        let entry = all.entry(index).or_insert_with(|| Recompute { name, reasons: Vec::new(), new: false });
+        if !entry.reasons.iter().any(|reason| reason == BEHIND) {
+            entry.reasons.push(BEHIND.to_owned());
+        }
+    }
     Ok(all.into_values().collect())
 }
 
@@ -231,6 +266,30 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     Ok(start)
 }
 
+/// Makes sure that history stays history, and current rows stay current rows, where a table is not replaced.
+///
+/// # Errors
+/// `SCD_TYPE_CHANGED` (user), for each table with both types.
+pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> Result<()> {
+    let datasets = plan.datasets.iter().enumerate().filter(|(index, _)| !replaced.contains(index));
+    let errors = datasets.filter_map(|(_, dataset)| {
+        let Feed::Cdc(cdc) = &dataset.feed else { return None };
+        let label = dataset.label();
+        let before = history.parts.get(&label)?.get(SCD_TYPE)?;
+        if !history.fingerprints.contains_key(&label) || Some(before) == dataset.parts.get(SCD_TYPE) {
+            return None;
+        }
+        let (old, new) = match cdc.scd {
+            ScdType::One => (2, 1),
+            ScdType::Two => (1, 2),
+        };
+        let message = format!("{label} is SCD type {old} in the storage and SCD type {new} in its definition");
+        let error = Error::user("SCD_TYPE_CHANGED", message).dataset(&label);
+        Some(error.help(format!("write to a table of another name, or replace this one: --full-refresh {label}")))
+    });
+    Error::all(errors).map_or(Ok(()), Err)
+}
+
 /// The table that the log keeps under a name, if the plan has it.
 pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
     let tables = (0..plan.datasets.len()).flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
@@ -239,10 +298,10 @@ pub fn table_of(plan: &Plan, key: &str) -> Option<TableId> {
 
 /// Flows that have read something and are gone, while what they feed, or another flow in their place, is there.
 fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = Error> + 'a {
-    let known = |id: &str| history.fingerprints.contains_key(&format!("{SOURCE}{id}"));
+    let known = |id: &str| history.fingerprints.contains_key(&source_key(id));
     history.fingerprints.iter().filter_map(move |(name, keeper)| {
         let id = name.strip_prefix(SOURCE)?;
-        if plan.sources.iter().any(|s| s.id == id) || history.dropped.contains(id) {
+        if plan.sources.iter().any(|s| s.id == id) {
             return None;
         }
         let about = |part| history.parts.get(name).and_then(|parts| parts.get(part));
@@ -251,7 +310,10 @@ fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = 
             let feeds = self::target(plan, *index).map(DatasetPlan::label);
             !known(&source.id) && (about("place") == Some(&place(&source.kind)) || about("target") == feeds.as_ref())
         });
-        let (flow, heir) = (flow_of(id), heir.map(|(_, source)| flow_of(&source.id)));
+        let flow = flow_of(id);
+        // Users know it by its last name.
+        let flow = history.renamed.iter().find(|(_, origin)| **origin == flow).map_or(flow, |(name, _)| name.clone());
+        let heir = heir.map(|(_, source)| source.flow.clone());
         let fed = target.map_or_else(|| keeper.clone(), DatasetPlan::label);
         if target.is_none() && heir.is_none() {
             // It went with everything it fed.
@@ -276,8 +338,18 @@ fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = 
     })
 }
 
+/// Sources that the flows of the last complete epoch had.
+pub fn known_sources(history: &History) -> impl Iterator<Item = &str> {
+    history.fingerprints.keys().filter_map(|name| name.strip_prefix(SOURCE))
+}
+
+/// The name under which the log keeps who stores a source.
+pub fn source_key(id: &str) -> String {
+    format!("{SOURCE}{id}")
+}
+
 /// The flow of a source: several sources of one flow are numbered.
-fn flow_of(source: &str) -> String {
+pub fn flow_of(source: &str) -> String {
     match source.rsplit_once(':') {
         Some((flow, number)) if number.chars().all(|c| c.is_ascii_digit()) => flow.to_owned(),
         _ => source.to_owned(),

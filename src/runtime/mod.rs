@@ -18,6 +18,9 @@ mod definitions;
 mod difference;
 mod hydrate;
 mod ingress;
+mod intent;
+mod lock;
+mod loss;
 mod memory;
 mod optimize;
 mod outside;
@@ -31,6 +34,9 @@ mod tables;
 mod verify;
 mod worker;
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 
 use crate::error::{Error, Result};
@@ -39,6 +45,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
+pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, query, query_as_of};
@@ -58,8 +65,14 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,
+    /// Which datasets take part, and which are made anew.
+    pub selection: Selection,
+    /// What has become of flows that are not there any more.
+    pub flows: FlowChanges,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
+    pub lock_timeout: Duration,
     /// The pipeline's storage, opened before; for tests of its failures.
     #[doc(hidden)]
     pub lake: Option<Lake>,
@@ -70,7 +83,17 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { workers: 1, wall: None, recompute: true, progress: None, lake: None, before_epoch: None }
+        RunOptions {
+            workers: 1,
+            wall: None,
+            recompute: true,
+            selection: Selection::default(),
+            flows: FlowChanges::default(),
+            progress: None,
+            lock_timeout: lock::LOCK_TIMEOUT,
+            lake: None,
+            before_epoch: None,
+        }
     }
 }
 
@@ -121,8 +144,12 @@ pub fn dry_run(pipeline: &Pipeline) -> Result<DryRun> {
     };
     let plan = analyze(pipeline, &outside)?;
     definitions::start(&plan, &history)?;
+    definitions::keep_kind(&plan, &history, &BTreeSet::new())?;
     let recompute = match &lake {
-        Some(lake) => definitions::recompute(&plan, &history, lake, io.handle())?,
+        Some(lake) => {
+            tables::fit(&plan, lake, io.handle())?;
+            definitions::recompute(&plan, &history, lake, io.handle())?
+        }
         None => Vec::new(),
     };
     Ok(DryRun { plan, recompute })

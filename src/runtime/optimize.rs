@@ -4,11 +4,12 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::definitions::table_key;
+use super::lock::{LOCK_TIMEOUT, RunLock};
 use super::outside::LakeOutside;
 use super::tables::{layout, path};
 use crate::dataflow::TableId;
 use crate::error::Result;
-use crate::lake::{EpochLog, Lake, Maintained, Table};
+use crate::lake::{Lake, Maintained, Table};
 use crate::pipeline::Pipeline;
 use crate::plan::{Stored, analyze};
 
@@ -48,10 +49,10 @@ pub struct TableCare {
 
 /// Rewrites small files, files with deletion vectors and files that are out of order, and writes log checkpoints; with
 /// `vacuum` also removes what no readable version needs, by the tables' retention properties. Changes no row, and works on
-/// tables one after the other.
+/// tables one after the other, while no run owns the storage.
 ///
 /// # Errors
-/// Mistakes of the pipeline (user); external errors of the storage. What was done to other tables stays.
+/// Mistakes of the pipeline (user); `STORAGE_LOCKED` (external) while a run owns the storage; external errors of the storage. What was done to other tables stays.
 pub fn optimize(pipeline: &Pipeline, vacuum: bool) -> Result<OptimizeReport> {
     let io = super::io()?;
     let _context = io.enter();
@@ -60,7 +61,7 @@ pub fn optimize(pipeline: &Pipeline, vacuum: bool) -> Result<OptimizeReport> {
 
 fn all(pipeline: &Pipeline, vacuum: bool, io: &Handle) -> Result<OptimizeReport> {
     let lake = io.block_on(Lake::existing(&pipeline.storage))?;
-    let (_, history) = io.block_on(EpochLog::load(&lake))?;
+    let (lock, _, history) = RunLock::take(&lake, LOCK_TIMEOUT, io, &|line| tracing::warn!("{line}"))?;
     let outside =
         LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false, renamed: history.renamed.clone() };
     let plan = analyze(pipeline, &outside)?;
@@ -74,7 +75,7 @@ fn all(pipeline: &Pipeline, vacuum: bool, io: &Handle) -> Result<OptimizeReport>
             }
             let location = path(&lake, dataset, id);
             let Some(mut table) = io.block_on(Table::open(&lake, &location))? else { continue };
-            table.claim(table.generation())?;
+            table.claim(lock.generation)?;
             table.lay_out(layout(dataset, id));
             // A table that no complete epoch has changed is read as it was made.
             let keep = history.versions.get(&key).copied().unwrap_or(0);

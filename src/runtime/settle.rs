@@ -1,6 +1,7 @@
 //! The end of an epoch: its changes go into the tables, replay points first, and then it is complete.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::audit::Audit;
 use super::commit::{CommitDone, Committer, ToCommitter};
@@ -39,19 +40,21 @@ impl Supervisor {
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
         let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
-        self.compare.iter().map(|table| table_key(&self.plan, *table)).chain(foreign).collect()
+        let own = self.compare.iter().chain(&self.left).map(|table| table_key(&self.plan, *table));
+        own.chain(foreign).collect()
     }
 
     /// Commits an epoch to all tables, replay points first, and marks it complete. The quarantine of a replay point
     /// commits before its rows: these decide whether the epoch is stored.
     pub(super) fn settle(&mut self, begin: &Begin, mut computed: Computed, resume: Option<Resume>) -> Result<()> {
         let epoch = begin.epoch;
+        let plan = Arc::clone(&self.plan);
         let hold = resume.as_ref().is_some_and(|resume| resume.hold);
         let compare = if hold { BTreeSet::new() } else { std::mem::take(&mut self.compare) };
         // What was decided is stored only where that on which it was decided is.
         let rank = |table: &TableId| {
             let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
-            let Some(dataset) = self.plan.datasets.get(*index).filter(|d| d.replay_point) else { return 4 };
+            let Some(dataset) = plan.datasets.get(*index).filter(|d| d.replay_point) else { return 4 };
             2 * usize::from(dataset.decided) + usize::from(matches!(table, TableId::Rows(_)))
         };
         let mut wanted: BTreeSet<TableId> = computed.changes.keys().copied().collect();
@@ -62,7 +65,12 @@ impl Supervisor {
             let mut open = 0;
             for table in group {
                 let batches = computed.changes.remove(&table).unwrap_or_default();
-                if hold && self.compare.contains(&table) {
+                let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+                if !self.intent.takes_part(index) && rank(&table) == 4 {
+                    self.left.insert(table);
+                    continue;
+                }
+                if self.compare.contains(&table) {
                     self.hand_over(table, ToCommitter::Hold(batches))?;
                     continue;
                 }
@@ -95,6 +103,7 @@ impl Supervisor {
             stray: self.unsettled(),
         };
         self.io.block_on(self.log.complete(&complete))?;
+        self.intent.settled(begin, &complete.returned, &plan);
         self.checkpoints.passed();
         for (dataset, counts) in &computed.counts {
             if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {

@@ -11,9 +11,11 @@ use super::checkpoint::{Base, Checkpoints};
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
-use super::definitions::{fingerprints, keeper, parts, table_key};
+use super::definitions::{keeper, table_key};
 use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
+use super::intent::Intent;
+use super::lock::RunLock;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::tables::Tables;
@@ -27,6 +29,11 @@ use crate::plan::Plan;
 pub(super) struct Supervisor {
     pub(super) plan: Arc<Plan>,
     pub(super) begin: Start,
+    pub(super) intent: Intent,
+    /// Nothing is begun.
+    pub(super) finish_only: bool,
+    /// Tables that have missed changes, since they take no part.
+    pub(super) left: BTreeSet<TableId>,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
@@ -34,6 +41,7 @@ pub(super) struct Supervisor {
     pub(super) clock: RunClock,
     pub(super) versions: BTreeMap<String, i64>,
     pub(super) lake: Lake,
+    pub(super) lock: Arc<RunLock>,
     pub(super) io: Handle,
     pub(super) mail: Mail,
     pub(super) events: Receiver<FromWorker>,
@@ -60,9 +68,12 @@ impl Supervisor {
             self.finish(open, resume, say)?;
             // What the open epoch read is behind it now.
             let history = self.log.history().clone();
-            *backlog = Backlog::find(&self.plan, &history, &self.io)?;
+            *backlog = Backlog::find(&self.plan, &self.intent.view(&self.plan, &history), &self.intent, &self.io)?;
         }
-        while !backlog.is_empty() || !self.compare.is_empty() || self.clock.is_due() {
+        if self.finish_only {
+            return Ok(());
+        }
+        while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
             self.checkpoint(false, say)?;
@@ -127,6 +138,8 @@ impl Supervisor {
             let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
             let before = self.versions.insert(table_key(&self.plan, id), table.version());
             let before = before.filter(|_| retracts || !self.begin.rejudge.contains(&at));
+            // Nothing of a table that is read again is here but what came with the epoch.
+            let before = before.filter(|_| !self.intent.replaced.contains(&at));
             let Some((inlet, schema)) = way_in(&self.plan, &self.begin, id) else { continue };
             let hydration = Hydration {
                 table: &table,
@@ -143,25 +156,28 @@ impl Supervisor {
 
     /// Cuts an epoch and sees it through.
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
-        let past = self.tables.epochs.values().copied().flatten().max().unwrap_or(0);
-        let epoch = self.log.history().next.max(past + 1).max(1);
+        self.lock.check()?;
+        let epoch = self.log.history().next.max(1);
         let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
-        let begin = Begin {
+        let mut begin = Begin {
             epoch,
             wall_micros: wall,
             sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
-            fingerprints: fingerprints(&self.plan),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
-            parts: parts(&self.plan, self.log.history()),
             ..Begin::default()
         };
+        self.intent.log(&self.plan, self.log.history(), &mut begin);
         self.io.block_on(self.log.begin(&begin))?;
         self.walls.insert(epoch, wall);
         let files: usize = share.values().map(|p| if let Position::Files(f) = p { f.len() } else { 0 }).sum();
         self.report.files += files as u64;
         say(&format!("epoch {epoch}: reading {files} files"));
-        match self.compute(epoch, wall, &share) {
+        let computed = self.compute(epoch, wall, &share).and_then(|computed| {
+            self.refuse_loss(&computed)?;
+            Ok(computed)
+        });
+        match computed {
             Ok(computed) => {
                 say(&format!("epoch {epoch}: committing"));
                 self.settle(&begin, computed, None)
@@ -186,7 +202,9 @@ impl Supervisor {
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {
             let Some(source) = self.plan.sources.get(*index) else { continue };
-            let stored = match keeper(&self.plan, *index).filter(|_| source.kind.retracts()) {
+            // A source that is read from its beginning is no difference to what is stored.
+            let follows = source.kind.retracts() && !self.intent.forgotten.contains(index);
+            let stored = match keeper(&self.plan, *index).filter(|_| follows) {
                 Some(at) => match self.committers.get(&TableId::Rows(at)) {
                     Some(committer) => self.io.block_on(Table::open(&self.lake, &committer.path))?.map(Arc::new),
                     None => None,

@@ -9,10 +9,11 @@ use tokio::runtime::Handle;
 use super::audit::with_left;
 use super::columns::with_epoch;
 use super::definitions::table_key;
+use super::intent::Intent;
 use super::report::{RuleReport, TableReport, action_name};
 use crate::dataflow::TableId;
-use crate::error::Result;
-use crate::lake::{History, Lake, Layout, Table, TableSpec};
+use crate::error::{Error, Fault, Result};
+use crate::lake::{Evolution, History, Lake, Layout, Table, TableSpec};
 use crate::pipeline::{DatasetKind, END_COLUMN, START_COLUMN, ScdType};
 use crate::plan::{DatasetPlan, Feed, Plan, Stored};
 
@@ -63,9 +64,21 @@ pub(super) fn layout(dataset: &DatasetPlan, table: TableId) -> Layout {
 
 impl Tables {
     /// Opens every table of the plan, and makes those that are not there.
-    pub(super) fn open(plan: &Plan, lake: &Lake, history: &History, io: &Handle) -> Result<Tables> {
+    /// Of datasets that take no part only replay points are opened, as they are.
+    pub(super) fn open(
+        plan: &Plan,
+        lake: &Lake,
+        history: &History,
+        (intent, compare): (&Intent, &BTreeSet<TableId>),
+        generation: u64,
+        io: &Handle,
+    ) -> Result<Tables> {
         let mut tables = Tables { open: BTreeMap::new(), epochs: BTreeMap::new(), orphans: BTreeSet::new() };
+        let mut misfits = Vec::new();
         for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+            if !intent.takes_part(index) && !dataset.replay_point {
+                continue;
+            }
             let mut wanted = vec![(TableId::Rows(index), Some(&dataset.schema))];
             let quarantine = TableId::Quarantine(index);
             match &dataset.quarantine {
@@ -86,14 +99,31 @@ impl Tables {
                         let spec = TableSpec {
                             comment,
                             properties: dataset.properties.clone(),
+                            generation,
+                            evolution: if intent.replaced.contains(&index) {
+                                Evolution::Replace
+                            } else if compare.contains(&id) && !dataset.replay_point {
+                                Evolution::Follow
+                            } else {
+                                Evolution::Keep
+                            },
                             layout: layout(dataset, id),
                             ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset, id))
                         };
-                        Some(io.block_on(Table::open_or_create(lake, spec))?)
+                        match io.block_on(Table::open_or_create(lake, spec)) {
+                            Ok(table) => Some(table),
+                            Err(error) if error.fault() == Fault::User => {
+                                misfits.push(error);
+                                continue;
+                            }
+                            Err(error) => return Err(error),
+                        }
                     }
                     None => {
                         tables.orphans.insert(id);
-                        io.block_on(Table::open(lake, &path))?
+                        let mut table = io.block_on(Table::open(lake, &path))?;
+                        table.iter_mut().try_for_each(|table| table.claim(generation))?;
+                        table
                     }
                 };
                 if let Some(table) = table {
@@ -102,7 +132,16 @@ impl Tables {
                 }
             }
         }
-        Ok(tables)
+        Error::all(misfits).map_or(Ok(tables), Err)
+    }
+
+    /// Shuts earlier runs out of every table.
+    pub(super) fn fence(&mut self, generation: u64, io: &Handle) -> Result<()> {
+        for (id, (table, _)) in &mut self.open {
+            io.block_on(table.fence(generation))?;
+            self.epochs.insert(*id, table.epoch());
+        }
+        Ok(())
     }
 
     /// A table that no committer has taken yet.
@@ -114,6 +153,25 @@ impl Tables {
     pub(super) fn take(&mut self) -> BTreeMap<TableId, (Table, String)> {
         std::mem::take(&mut self.open)
     }
+}
+
+/// Makes sure that the tables that are there can follow their definitions in place. Reads their logs, changes nothing.
+///
+/// # Errors
+/// For each table that cannot: `CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE` (user), naming column and types.
+pub(super) fn fit(plan: &Plan, lake: &Lake, io: &Handle) -> Result<()> {
+    let mut misfits = Vec::new();
+    for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
+        for (id, schema) in
+            [(TableId::Rows(index), Some(&dataset.schema)), (TableId::Quarantine(index), dataset.quarantine.as_ref())]
+        {
+            let Some(schema) = schema else { continue };
+            if let Some(table) = io.block_on(Table::open(lake, &path(lake, dataset, id)))? {
+                misfits.extend(table.fits(&table_key(plan, id), &stored(schema, dataset, id)).err());
+            }
+        }
+    }
+    Error::all(misfits).map_or(Ok(()), Err)
 }
 
 /// An empty report for each stored dataset.

@@ -1,7 +1,7 @@
 //! Definitions that change between runs: the tables follow by the difference, computed from what is stored.
 
 use serde_json::json;
-use silverflow::runtime::RunOptions;
+use silverflow::runtime::{RunOptions, Selection};
 
 use crate::support::{Project, assert_rows};
 
@@ -200,4 +200,119 @@ fn a_dry_run_tells_what_is_recomputed_and_why_and_no_recompute_refuses_it() {
         assert!(project.recomputed().is_empty(), "{name}");
         project.assert_clean(name);
     }
+}
+
+/// The names of a table's columns.
+fn columns(project: &Project, table: &str) -> Vec<String> {
+    project.rows(&format!("SELECT * FROM {table}"))[0].as_object().unwrap().keys().cloned().collect()
+}
+
+fn full_refresh(tables: &[&str]) -> RunOptions {
+    let full_refresh = tables.iter().map(|table| (*table).to_owned()).collect();
+    let selection = Selection { full_refresh, accept_loss: true, ..Selection::default() };
+    RunOptions { workers: 2, selection, ..RunOptions::default() }
+}
+
+#[test]
+fn a_derived_table_has_the_columns_of_its_definition_and_no_stale_values() {
+    let sql = pipeline("amount < 10", "note");
+    let project = landed(&sql);
+    let commits = |project: &Project| project.versions()["main/default/judged"];
+    let before = commits(&project);
+    project.define(&sql.replace(", amount, note AS note", ", amount"));
+    project.run(2).unwrap();
+    assert_eq!(commits(&project), before + 1, "definition and rows in one commit");
+    assert_eq!(columns(&project, "judged"), ["id", "s", "amount"]);
+    assert_eq!(columns(&project, "judged_quarantine"), ["id", "s", "amount", "_dq_failed"]);
+    assert_eq!(columns(&project, "history"), ["id", "amount", "__START_AT", "__END_AT"]);
+    project.assert_clean("without the column");
+    // Rows come and go as before.
+    let row = |id: i64, s: i64, amount: i64| json!({"id": id, "s": s, "amount": amount, "note": "n"});
+    project.land("raw", "b", &[row(1, 2, 4), row(2, 2, 1)]);
+    project.run(1).unwrap();
+    project.assert_clean("with more rows");
+    // The column comes back, behind the others, with its values.
+    project.define(&sql);
+    project.run(2).unwrap();
+    assert_rows("notes", &project.rows("SELECT DISTINCT note FROM history"), &[json!({"note": "n"})]);
+    assert_eq!(columns(&project, "judged"), ["id", "s", "amount", "note"]);
+    project.assert_clean("with the column again");
+    assert!(!project.run(2).unwrap().changed());
+}
+
+#[test]
+fn columns_are_added_in_place_also_inside_structs_and_in_bronze() {
+    let sql = |columns: &str, more: &str| {
+        format!(
+            "CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files(
+               'landing/raw', format => 'json', schema => '{columns}');
+             CREATE STREAMING TABLE derived AS SELECT *, id + 1 AS next {more} FROM STREAM(raw);"
+        )
+    };
+    let project = Project::new(&sql("id BIGINT, at STRUCT<x: BIGINT>", ""));
+    project.land("raw", "a", &[json!({"id": 1, "at": {"x": 1, "y": 2}, "v": "not read yet"})]);
+    project.run(1).unwrap();
+    project.define(&sql("id BIGINT, at STRUCT<x: BIGINT, y: BIGINT>, v STRING", ", 'new' AS more"));
+    project.land("raw", "b", &[json!({"id": 2, "at": {"x": 3, "y": 4}, "v": "v"})]);
+    project.run(2).unwrap();
+    let rows = [
+        json!({"id": 1, "at": {"x": 1, "y": null}, "v": null, "next": 2, "more": "new"}),
+        json!({"id": 2, "at": {"x": 3, "y": 4}, "v": "v", "next": 3, "more": "new"}),
+    ];
+    assert_rows("derived", &project.rows("SELECT id, at, v, next, more FROM derived"), &rows);
+    project.assert_clean("added");
+    // A bronze table keeps what it has stored.
+    project.define(&sql("id BIGINT", ""));
+    project.land("raw", "c", &[json!({"id": 3})]);
+    project.run(2).unwrap();
+    assert_rows("kept", &project.rows("SELECT v FROM raw WHERE v IS NOT NULL"), &[json!({"v": "v"})]);
+    project.assert_clean("kept");
+}
+
+#[test]
+fn another_type_is_an_error_that_names_both_until_the_table_is_replaced() {
+    let sql = pipeline("amount < 10", "note");
+    let project = landed(&sql);
+    let before = project.versions();
+    let edited = sql
+        .replace("SELECT id, s, amount,", "SELECT id, s, string(amount) AS amount,")
+        .replace("amount < 10", "bigint(amount) < 10");
+    let edited =
+        edited.replace("string(amount)", "CAST(amount AS STRING)").replace("bigint(amount)", "CAST(amount AS BIGINT)");
+    project.define(&edited);
+    let refused = |run: silverflow::error::Result<()>, code: &str, parts: &[&str]| {
+        let error = run.unwrap_err();
+        assert_eq!((error.code(), error.fault().exit_code()), (code, 2), "{error}");
+        parts.iter().for_each(|part| assert!(error.to_string().contains(part), "{part} is missing in {error}"));
+        error.others().len()
+    };
+    let parts = [
+        "the column amount of main.default.judged is Int64 in the table and Utf8",
+        "--full-refresh main.default.judged",
+    ];
+    assert_eq!(refused(project.run(2).map(drop), "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE", &parts), 2);
+    assert_eq!(refused(project.dry_run(), "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE", &parts), 2);
+    assert_eq!(project.versions(), before);
+    project.run_with(&full_refresh(&["judged", "history"])).unwrap();
+    let newest = project.rows("SELECT amount FROM history WHERE __END_AT IS NULL");
+    assert_rows("newest", &newest, &[json!({"amount": "7"}), json!({"amount": "6"})]);
+    project.assert_clean("replaced");
+    // Also at a table that stores the outside: it is read again.
+    let raw = edited.replace("note STRING'", "note BIGINT'");
+    let row = |id: i64, s: i64, amount: i64| json!({"id": id, "s": s, "amount": amount, "note": 8});
+    project.land("raw", "a", &[row(1, 1, 5)]);
+    project.define(&raw);
+    refused(project.run(2).map(drop), "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE", &["the column note of main.default.raw"]);
+    project.run_with(&full_refresh(&["raw", "judged", "history"])).unwrap();
+    assert_rows("raw", &project.rows("SELECT note FROM raw"), &[json!({"note": 8})]);
+    project.assert_clean("read again");
+    // History does not become current rows by the way.
+    project.define(&raw.replace("SCD TYPE 2", "SCD TYPE 1"));
+    let parts = ["main.default.history is SCD type 2 in the storage and SCD type 1 in its definition"];
+    refused(project.run(2).map(drop), "SCD_TYPE_CHANGED", &parts);
+    refused(project.dry_run(), "SCD_TYPE_CHANGED", &parts);
+    project.run_with(&full_refresh(&["history"])).unwrap();
+    assert_eq!(columns(&project, "history"), ["id", "amount", "note"]);
+    project.assert_clean("current rows");
+    assert!(!project.run(2).unwrap().changed());
 }

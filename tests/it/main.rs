@@ -23,6 +23,8 @@ mod golden;
 mod kill;
 mod oracle;
 mod outside;
+mod refresh;
+mod runs;
 mod sink;
 mod spark_meaning;
 mod support;

@@ -105,6 +105,11 @@ impl Project {
         found.recompute.into_iter().map(|r| (r.name.replace("main.default.", ""), r.reasons)).collect()
     }
 
+    /// Checks the definitions against what is there.
+    pub(crate) fn dry_run(&self) -> Result<()> {
+        runtime::dry_run(&project::load(&self.spec())?.pipeline).map(drop)
+    }
+
     /// Compares every table with what its definition says.
     pub(crate) fn verify(&self) -> Result<VerifyReport> {
         let options = RunOptions { workers: 2, ..RunOptions::default() };

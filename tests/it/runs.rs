@@ -1,0 +1,255 @@
+//! Runs beside and after one another on one storage, with the real binary: nothing is lost, nothing is there twice.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use silverflow::runtime::RunOptions;
+
+use crate::support::{Dice, Project, assert_rows};
+
+const SQL: &str = "
+CREATE STREAMING TABLE raw (
+  CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION QUARANTINE
+) AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, amount BIGINT');
+CREATE STREAMING TABLE history;
+CREATE FLOW keep AS AUTO CDC INTO history FROM STREAM(raw) KEYS (id) SEQUENCE BY s COLUMNS * EXCEPT (s)
+  STORED AS SCD TYPE 2;
+CREATE STREAMING TABLE newest;
+CREATE FLOW last AS AUTO CDC INTO newest FROM STREAM(raw) KEYS (id) SEQUENCE BY s COLUMNS * EXCEPT (s)
+  STORED AS SCD TYPE 1;
+";
+const TABLES: [&str; 4] = ["raw", "raw_quarantine", "history", "newest"];
+/// Longer than anything here takes, for conditions that never come.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A run of the real binary that goes on by itself.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    fn start(project: &Project, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
+        command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running { child: command.spawn().unwrap() }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Exit code, and what was printed.
+    fn end(mut self) -> (i32, String) {
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (self.child.wait().unwrap().code().unwrap_or(-1), text)
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn files_below(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { 1 }).sum()
+}
+
+/// Files of events; one event in nine belongs into quarantine.
+fn land(project: &Project, dice: &mut Dice, files: std::ops::Range<usize>) {
+    for file in files {
+        let rows: Vec<Value> =
+            (0..20).map(|row| json!({"id": dice.below(15), "s": file * 100 + row, "amount": dice.below(9)})).collect();
+        project.land("raw", &format!("{file:03}"), &rows);
+    }
+}
+
+/// The same input, run by one that nobody disturbed.
+#[track_caller]
+fn assert_undisturbed(project: &Project, context: &str) {
+    assert_as_defined(project, SQL, context);
+}
+
+#[track_caller]
+fn assert_as_defined(project: &Project, sql: &str, context: &str) {
+    let other = Project::new(sql);
+    crate::support::copy_folder(&project.path("landing"), &other.path("landing"));
+    other.run(1).unwrap();
+    for table in TABLES {
+        let sql = format!("SELECT * FROM {table}");
+        assert_rows(&format!("{context}: {table}"), &project.rows(&sql), &other.rows(&sql));
+    }
+}
+
+#[test]
+fn a_second_run_says_who_owns_the_storage() {
+    static GATE: (Mutex<u8>, Condvar) = (Mutex::new(0), Condvar::new());
+    fn move_to(step: u8) {
+        *GATE.0.lock().unwrap() = step;
+        GATE.1.notify_all();
+    }
+    fn wait_for(step: u8) {
+        let gate = GATE.0.lock().unwrap();
+        drop(GATE.1.wait_timeout_while(gate, PATIENCE, |at| *at < step).unwrap());
+    }
+    let project = Project::new(SQL);
+    land(&project, &mut Dice::new(1), 0..3);
+    std::thread::scope(|scope| {
+        let hold: fn(usize, u64) = |_, _| {
+            move_to(1);
+            wait_for(2);
+        };
+        let project = &project;
+        let first = scope.spawn(move || {
+            project.run_with(&RunOptions { workers: 1, before_epoch: Some(hold), ..RunOptions::default() })
+        });
+        wait_for(1);
+        let (code, text) = Running::start(project, &["run"]).end();
+        let query = project.query("SELECT COUNT(*) AS n FROM raw").map(|rows| rows.len());
+        move_to(2);
+        assert_eq!(code, 3, "{text}");
+        for part in ["STORAGE_LOCKED", &format!("process {}", std::process::id()), "since 20", "help:"] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        assert_eq!(query.unwrap(), 1, "queries need no lock");
+        first.join().unwrap().unwrap();
+    });
+    assert_undisturbed(&project, "after the lock");
+    assert_eq!(fs::read_dir(project.path("lakehouse/_silverflow/runs")).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn of_runs_that_start_at_once_one_runs() {
+    for round in 0..3 {
+        let project = Project::new(SQL);
+        land(&project, &mut Dice::new(round), 0..5);
+        let all: Vec<Running> = (0..3).map(|_| Running::start(&project, &["run", "--workers", "1"])).collect();
+        let ends: Vec<(i32, String)> = all.into_iter().map(Running::end).collect();
+        for (code, text) in &ends {
+            assert!(*code == 0 || *code == 3 && text.contains("STORAGE_LOCKED"), "{code}: {text}");
+        }
+        assert!(ends.iter().any(|(code, _)| *code == 0), "{ends:?}");
+        assert_undisturbed(&project, &format!("round {round}"));
+    }
+}
+
+#[test]
+fn a_run_that_was_killed_is_followed_at_once() {
+    let project = Project::new(SQL);
+    let mut dice = Dice::new(5);
+    for round in 0..4 {
+        land(&project, &mut dice, round * 3..round * 3 + 3);
+        let before = files_below(&project.path("lakehouse"));
+        let run = Running::start(&project, &["run", "--workers", "2"]);
+        let more = 2 + dice.below(12);
+        wait_until("the run writes", || files_below(&project.path("lakehouse")) >= before + more);
+        run.signal("KILL");
+        run.end();
+        let (code, text) = Running::start(&project, &["run", "--workers", "1"]).end();
+        assert_eq!(code, 0, "{text}");
+        assert_undisturbed(&project, &format!("round {round}"));
+    }
+}
+
+/// A run is stopped in the middle, taken over, and wakes up.
+#[test]
+fn a_run_that_wakes_up_after_it_was_taken_over_commits_nothing() {
+    let mut fenced = 0;
+    for round in 0..5 {
+        let project = Project::new(SQL);
+        let mut dice = Dice::new(round);
+        land(&project, &mut dice, 0..4);
+        project.run(1).unwrap();
+        land(&project, &mut dice, 4..8);
+        let before = files_below(&project.path("lakehouse"));
+        let arguments = ["run", "--workers", "2", "--lock-timeout", "600ms"];
+        let zombie = Running::start(&project, &arguments);
+        let more = 2 + 2 * round as usize;
+        wait_until("the run writes", || files_below(&project.path("lakehouse")) >= before + more);
+        zombie.signal("STOP");
+        let (mut code, mut text) = (3, String::new());
+        wait_until("the run is taken over", || {
+            (code, text) = Running::start(&project, &arguments).end();
+            code != 3 || !text.contains("STORAGE_LOCKED")
+        });
+        assert_eq!(code, 0, "{text}");
+        let versions = project.versions();
+        assert_undisturbed(&project, &format!("round {round}, taken over"));
+        zombie.signal("CONT");
+        let (code, late) = zombie.end();
+        // It may have been stopped before it had the storage, or when all was done.
+        let missed = late.contains("nothing new") || text.contains("nothing new");
+        assert!(code == 3 && late.contains("FENCED") || code == 0 && missed, "{code}: {late}\n{text}");
+        fenced += usize::from(code == 3);
+        assert!(code == 0 || text.contains("has given no sign of life"), "{text}");
+        assert_eq!(project.versions(), versions, "round {round}: {late}");
+        assert_undisturbed(&project, &format!("round {round}, woken up"));
+        land(&project, &mut dice, 8..9);
+        assert!(project.run(1).unwrap().changed());
+        assert_undisturbed(&project, &format!("round {round}, afterwards"));
+    }
+    assert!(fenced > 0, "no run was stopped in the middle");
+}
+
+/// Takes back the last commit of a table.
+fn uncommit(project: &Project, table: &str) {
+    let log = project.path("lakehouse/main/default").join(table).join("_delta_log");
+    let last = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    fs::remove_file(last).unwrap();
+}
+
+/// A run died when some of the tables had the epoch and the others had not. Where a replay point was stored whole, its
+/// files may be gone.
+#[test]
+fn an_epoch_that_is_in_some_tables_gets_into_all() {
+    let edited = SQL.replace("amount > 0", "amount > 3");
+    // raw, raw_quarantine, history, newest: replay points first.
+    let states = [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1], [1, 1, 1, 1]];
+    let project = Project::new(SQL);
+    let mut dice = Dice::new(9);
+    land(&project, &mut dice, 0..4);
+    project.run(1).unwrap();
+    land(&project, &mut dice, 4..8);
+    project.run(1).unwrap();
+    let saved = project.path("saved");
+    crate::support::copy_folder(&project.path("lakehouse"), &saved);
+    for state in states {
+        for (sql, keep) in [(SQL, true), (&edited, true), (SQL, state[..2] != [1, 1])] {
+            project.define(sql);
+            fs::remove_dir_all(project.path("lakehouse")).unwrap();
+            crate::support::copy_folder(&saved, &project.path("lakehouse"));
+            let log = project.path("lakehouse/_silverflow/epochs");
+            let end = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+            assert!(fs::read_to_string(&end).unwrap().contains("\"complete\""));
+            fs::remove_file(end).unwrap();
+            for (table, _) in TABLES.iter().zip(state).filter(|(_, there)| *there == 0) {
+                uncommit(&project, table);
+            }
+            let landing = project.path("landing");
+            let aside = project.path("aside");
+            if !keep {
+                fs::rename(&landing, &aside).unwrap();
+            }
+            let report = project.run(1).unwrap();
+            assert!(state != [1, 1, 1, 1] || sql != SQL || !report.changed(), "committed twice: {report:?}");
+            if !keep {
+                fs::rename(&aside, &landing).unwrap();
+            }
+            let context = format!("{state:?}, edited {}, landing kept {keep}", sql != SQL);
+            assert_as_defined(&project, sql, &context);
+            assert!(!project.run(1).unwrap().changed(), "{context}: everything was read");
+        }
+    }
+}
