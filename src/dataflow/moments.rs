@@ -109,11 +109,16 @@ fn back(steps: &Steps<'_>, reached: i64, row: usize, local: &mut Local, out: &mu
         // The difference falls as the clock goes on.
         ClockStep::Rest(_) => by.and_then(|by| by.checked_sub(reached)?.checked_add(1)),
         ClockStep::Scale(by) => Some(ceiling(reached, *by)),
-        ClockStep::Midnight(zone) => Some(first_day(zone, reached)),
         ClockStep::Floor(by) => reached.checked_mul(*by),
         ClockStep::Truncate { to, day } => start(reached, *to, *day),
         ClockStep::Months { months, day } => {
             for before in months_before(reached, *months, *day).unwrap_or_default() {
+                back(rest, before, row, local, out);
+            }
+            return;
+        }
+        ClockStep::Instant(zone) => {
+            for before in shown_before(zone, reached) {
                 back(rest, before, row, local, out);
             }
             return;
@@ -132,11 +137,20 @@ fn back(steps: &Steps<'_>, reached: i64, row: usize, local: &mut Local, out: &mu
     }
 }
 
-/// The first day that does not begin before a moment. Wherever clocks are set, days begin one after the other.
-fn first_day(zone: &Zone, reached: i64) -> i64 {
-    let begins = |day: i64| zone.instant(day.saturating_mul(DAY));
-    let near = zone.local(reached).div_euclid(DAY);
-    (near - 1..=near + 1).find(|day| begins(*day) >= reached).unwrap_or(near + 2)
+/// What clocks in a zone show where "the instant is `reached` or later" changes: once for each offset from UTC around it, and
+/// where clocks are set.
+fn shown_before(zone: &Zone, reached: i64) -> Vec<i64> {
+    let shows = |at: i64, ahead: i64| at.saturating_add(ahead * 1_000_000);
+    let (mut same, mut other) = (reached.saturating_sub(2 * DAY), reached.saturating_add(2 * DAY));
+    let (early, late) = (zone.ahead(same), zone.ahead(other));
+    if early == late {
+        return vec![shows(reached, early)];
+    }
+    while other - same > 1 {
+        let middle = same + (other - same) / 2;
+        if zone.ahead(middle) == early { same = middle } else { other = middle }
+    }
+    vec![shows(reached, early), shows(reached, late), shows(other, early), shows(other, late)]
 }
 
 fn ceiling(value: i64, by: i64) -> i64 {

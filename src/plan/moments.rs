@@ -38,7 +38,7 @@ impl<E> Boundary<E> {
         let steps = self.steps.iter().map(|step| {
             Ok(match step {
                 ClockStep::Local { zone, second } => ClockStep::Local { zone: *zone, second: *second },
-                ClockStep::Midnight(zone) => ClockStep::Midnight(zone.clone()),
+                ClockStep::Instant(zone) => ClockStep::Instant(zone.clone()),
                 ClockStep::Floor(by) => ClockStep::Floor(*by),
                 ClockStep::Scale(by) => ClockStep::Scale(*by),
                 ClockStep::Shift(by) => ClockStep::Shift(*by),
@@ -67,8 +67,8 @@ pub enum ClockStep<E = Arc<dyn PhysicalExpr>> {
         /// What makes a second.
         second: i64,
     },
-    /// From days to the microseconds since 1970 at which they begin in a time zone.
-    Midnight(Zone),
+    /// From what clocks in a time zone show to microseconds since 1970.
+    Instant(Zone),
     /// Divided by a positive number, and rounded down.
     Floor(i64),
     /// Times a positive number.
@@ -315,10 +315,18 @@ impl Finder<'_> {
                         let (mut steps, from) = self.chain(value)?;
                         let to = span(unit)?;
                         let DataType::Timestamp(unit, zone) = &from else { return None };
-                        if !is_plain(zone.as_ref()) || zone.is_some() && !is_utc(self.zone) || from != result {
+                        if !is_plain(zone.as_ref()) || from != result {
                             return None;
                         }
-                        steps.push(ClockStep::Truncate { to, day: per_day(*unit) });
+                        let truncate = ClockStep::Truncate { to, day: per_day(*unit) };
+                        match zone {
+                            Some(_) if !is_utc(self.zone) && *unit == TimeUnit::Microsecond => {
+                                steps.extend(self.zone()?);
+                                steps.extend([truncate, ClockStep::Instant(Zone::parse(self.zone)?)]);
+                            }
+                            Some(_) if !is_utc(self.zone) => return None,
+                            _ => steps.push(truncate),
+                        }
                         Some((steps, result))
                     }
                     _ => None,
@@ -335,14 +343,12 @@ impl Finder<'_> {
                 steps.extend(local(self.zone, *unit)?);
                 cast(&DataType::Timestamp(*unit, None), to, steps)
             }
-            (DataType::Date32, DataType::Timestamp(TimeUnit::Microsecond, Some(_))) if !is_utc(self.zone) => {
-                steps.push(ClockStep::Midnight(Zone::parse(self.zone)?));
-                Some(())
-            }
-            (DataType::Date32 | DataType::Timestamp(_, None), DataType::Timestamp(_, Some(_)))
+            (DataType::Date32 | DataType::Timestamp(_, None), DataType::Timestamp(TimeUnit::Microsecond, Some(_)))
                 if !is_utc(self.zone) =>
             {
-                None
+                cast(from, &DataType::Timestamp(TimeUnit::Microsecond, None), steps)?;
+                steps.push(ClockStep::Instant(Zone::parse(self.zone)?));
+                Some(())
             }
             _ => cast(from, to, steps),
         }

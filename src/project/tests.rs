@@ -261,10 +261,6 @@ fn every_mistake_has_a_code_and_a_place() {
             "x.sql:2:1 INVALID_PROPERTY_VALUE `silverflow.resolution` is 'arrivals', and can be 'live' or 'arrival'",
         ),
         (
-            on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.resolution' = 'arrival') AS SELECT * FROM STREAM s"),
-            "x.sql:2:1 NOT_SUPPORTED `silverflow.resolution` = 'arrival' is not supported yet",
-        ),
-        (
             on("CREATE STREAMING TABLE u TBLPROPERTIES ('silverflow.cdc.invalid' = 'quarantine') AS SELECT * FROM STREAM s"),
             "x.sql:2:1 INVALID_PROPERTY_VALUE `silverflow.cdc.invalid` is for targets of AUTO CDC, and `main.default.u` is none",
         ),
