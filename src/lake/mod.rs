@@ -22,6 +22,7 @@ mod foreign;
 pub mod heartbeat;
 mod index;
 mod layout;
+mod learn;
 mod locate;
 mod log;
 mod moves;
