@@ -123,6 +123,8 @@ fn rows_are_decided_by_what_is_known_before_their_batch_and_never_again() {
             assert_rows(&context, &project.rows("SELECT id, customer, name, known FROM followed"), &live);
             if number % 3 == 2 {
                 project.assert_clean(&context);
+            }
+            if number % 3 == 2 && !project.rows("SELECT id FROM after_it").is_empty() {
                 std::fs::remove_dir_all(project.path("lakehouse/main/default/after_it")).unwrap();
                 project.run(2).unwrap();
                 check(&project, &rows, &format!("{context}, after a rebuild"));
