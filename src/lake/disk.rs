@@ -191,7 +191,7 @@ impl Disk {
     }
 
     /// Creates a folder under the root and the missing ones above it, and makes the new entries durable.
-    fn create_folders(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn create_folders(&self, folder: &Path) -> io::Result<()> {
         if folder.is_dir() {
             return Ok(());
         }

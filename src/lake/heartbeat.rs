@@ -42,8 +42,8 @@ impl Heartbeat {
         let file = match path(lake, &location) {
             Some(path) => {
                 let failed = |e| write_error(&path, e);
-                if let Some(folder) = path.parent() {
-                    fs::create_dir_all(folder).map_err(failed)?;
+                if let Some((folder, _)) = location.rsplit_once('/') {
+                    lake.make_folder(folder).await?;
                 }
                 let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
                 // A disk without locks leaves the age alone to tell.

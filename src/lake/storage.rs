@@ -348,6 +348,13 @@ impl Lake {
         }
     }
 
+    /// Creates a folder, and makes its name durable.
+    pub(crate) async fn make_folder(&self, location: &str) -> Result<()> {
+        let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
+        let (disk, path) = (disk.clone(), disk.root().join(location));
+        blocking(move || disk.create_folders(&path).map_err(|e| write_error(&path, e))).await
+    }
+
     /// Makes durable what a listing of a folder shows: an earlier run may have stopped just before it was.
     pub(crate) async fn sync_folder(&self, folder: &str) -> Result<()> {
         let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
