@@ -1,11 +1,14 @@
 //! `scd2` and `lookup` on state of a hundred thousand events: what one more batch costs.
 //!
 //! A batch is applied and taken back, so that the state is the same for every measurement; the numbers are for both.
+//! `checkpoint` is what a checkpoint of a million events costs: on the worker, where epochs wait for it, and elsewhere.
 //! `scd2 history` shows that the cost of one event does not grow with the history of its key.
+
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use silverflow_benches::{Spread, changes, histories, lookups, negated, references};
-use silverflow_operators::{LookupKind, LookupState, Scd2State};
+use silverflow_operators::{Frozen, LookupKind, LookupState, Scd2State, Sealed, Snapshot, State};
 
 const LOADED: u64 = 100_000;
 const BATCHES: [u64; 3] = [1, 100, 10_000];
@@ -84,5 +87,58 @@ fn lookup(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, scd2, scd2_history, lookup);
+fn checkpoint(criterion: &mut Criterion) {
+    const EVENTS: u64 = 1_000_000;
+    let mut group = criterion.benchmark_group("checkpoint");
+    group.sample_size(10);
+    let mut state = Scd2State::new();
+    state.apply(&histories(EVENTS / 5, 0, EVENTS), &mut Vec::new());
+    let changes = histories(EVENTS / 5, EVENTS, EVENTS + 50_000);
+    let back = negated(&changes);
+    group.bench_function("snapshot after 50000 changes", |bencher| {
+        bencher.iter_custom(|times| {
+            let mut taken = Duration::ZERO;
+            for _ in 0..times {
+                state.apply(&changes, &mut Vec::new());
+                let start = Instant::now();
+                let snapshot = state.snapshot();
+                taken += start.elapsed();
+                drop(snapshot);
+                state.apply(&back, &mut Vec::new());
+            }
+            taken
+        });
+    });
+    let snapshot = state.snapshot();
+    let encode = |snapshot: &Snapshot| -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+        let encoded = |run: &Frozen| {
+            let mut bytes = Vec::with_capacity(run.sealed().encoded_len());
+            run.sealed().encode(&mut bytes);
+            (bytes, run.counts())
+        };
+        snapshot.parts().iter().map(|part| part.iter().map(encoded).collect()).collect()
+    };
+    group.throughput(Throughput::Elements(EVENTS));
+    group.bench_function("encode", |bencher| bencher.iter(|| encode(&snapshot)));
+    let encoded = encode(&snapshot);
+    group.bench_function("decode and restore", |bencher| {
+        bencher.iter_batched(
+            || encoded.clone(),
+            |encoded| {
+                let decoded = |(entries, counts): (Vec<u8>, Vec<u8>)| {
+                    Sealed::decode(entries.into()).and_then(|entries| Frozen::new(entries, counts.into()))
+                };
+                let parts = encoded.into_iter().map(|part| part.into_iter().map(decoded).collect::<Result<_, _>>());
+                let parts = parts.collect::<Result<_, _>>().expect("intact bytes");
+                let mut state = Scd2State::new();
+                state.restore(&Snapshot::new("scd2", parts), &|_| true).expect("state of this operator");
+                state
+            },
+            criterion::BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, scd2, scd2_history, lookup, checkpoint);
 criterion_main!(benches);

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::batch::consolidate_from;
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{Bytewise, KeyedState};
 use crate::{Diff, Epoch};
 
 /// A point on the clock, in whatever unit the caller counts from where it begins.
@@ -127,12 +128,6 @@ impl ClockState {
         Self::default()
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The next moment at which something changes.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
@@ -177,36 +172,59 @@ impl ClockState {
             }
         }
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        let rows: Vec<(&Row, &[Moment], i64)> =
-            self.waiting.iter().map(|((_, row), (moments, count))| (row, moments.as_slice(), *count as i64)).collect();
-        snapshot::seal("clock", &(self.now, rows))
+impl State for ClockState {
+    fn kind(&self) -> &'static str {
+        "clock"
     }
 
-    /// Adds the rows of a snapshot that pass `keep`; several snapshots with distinct rows, taken at
-    /// the same epoch, can be restored into one state.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let (now, rows): (Moment, Vec<(Row, Vec<Moment>, i64)>) = snapshot::open("clock", bytes)?;
-        let sound = |(_, moments, count): &(Row, Vec<Moment>, i64)| {
-            *count != 0
-                && moments.is_sorted_by(|a, b| a < b)
-                && moments.last().is_some_and(|last| *last > now.max(ORIGIN))
-        };
-        if !rows.iter().all(sound) {
-            return Err(SnapshotError::Damaged);
+    fn snapshot(&mut self) -> Snapshot {
+        let mut rows = KeyedState::<Bytewise>::new();
+        for ((_, row), (moments, count)) in &self.waiting {
+            let order: Vec<u8> = moments.iter().flat_map(|moment| moment.to_be_bytes()).collect();
+            rows.at(row).add(&order, *count as i64);
+        }
+        let mut now = KeyedState::<Bytewise>::new();
+        now.at(&Row::default()).add(&self.now.to_be_bytes(), 1);
+        Snapshot::new(self.kind(), vec![rows.freeze(), now.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [rows, now] = snapshot.expect(self.kind())?;
+        let mut clock = KeyedState::<Bytewise>::new();
+        clock.thaw(now, &|_| true);
+        let shown = clock.at(&Row::default()).last().and_then(|entry| moments(entry.order)?.first().copied());
+        let now = shown.ok_or(SnapshotError::Damaged)?;
+        let mut state = KeyedState::<Bytewise>::new();
+        state.thaw(rows, keep);
+        let mut waiting = Vec::new();
+        for row in state.keys() {
+            for entry in state.at(&row).scan() {
+                let moments = moments(entry.order).ok_or(SnapshotError::Damaged)?;
+                let ahead = moments.last().is_some_and(|last| *last > now.max(ORIGIN));
+                if !ahead || !moments.is_sorted_by(|a, b| a < b) {
+                    return Err(SnapshotError::Damaged);
+                }
+                waiting.push((Timed { row: row.clone(), moments }, entry.count as Diff));
+            }
         }
         self.now = self.now.max(now);
-        for (row, moments, count) in rows.into_iter().filter(|(row, ..)| keep(row)) {
-            self.keep(Timed { row, moments }, count as Diff);
-        }
+        waiting.into_iter().for_each(|(timed, count)| self.keep(timed, count));
         Ok(())
     }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Moments as a snapshot has them.
+fn moments(bytes: &[u8]) -> Option<Vec<Moment>> {
+    let (moments, rest) = bytes.as_chunks::<8>();
+    rest.is_empty().then(|| moments.iter().map(|moment| Moment::from_be_bytes(*moment)).collect())
 }

@@ -7,8 +7,8 @@ use crate::Diff;
 use crate::batch::Batch;
 use crate::epochs::{Rows, Shared, shared, unary};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{Bytewise, KeyedState, Parts, Run};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run};
 
 /// [`Dedup::dedup`] on a collection of rows by key.
 pub trait Dedup<'s> {
@@ -80,12 +80,6 @@ impl DedupState {
         DedupState { rows: KeyedState::with_overlay(limit) }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.rows.bytes()
-    }
-
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
     pub fn apply(&mut self, rows: &[((Row, Row), Diff)], out: &mut Vec<(Row, Diff)>) {
         let mut run = Run::default();
@@ -113,24 +107,29 @@ impl DedupState {
         });
         self.rows.load(run);
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("dedup", &self.rows.parts())
+impl State for DedupState {
+    fn kind(&self) -> &'static str {
+        "dedup"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let rows: Parts = snapshot::open("dedup", bytes)?;
-        self.rows.adopt(rows.check::<Bytewise>()?, keep);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.rows.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [rows] = snapshot.expect(self.kind())?;
+        self.rows.thaw(rows, keep);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
     }
 }
 
@@ -151,12 +150,6 @@ impl DistinctState {
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
         DistinctState { rows: KeyedState::with_overlay(limit) }
-    }
-
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.rows.bytes()
     }
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
@@ -181,23 +174,28 @@ impl DistinctState {
         });
         self.rows.load(run);
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("distinct", &self.rows.parts())
+impl State for DistinctState {
+    fn kind(&self) -> &'static str {
+        "distinct"
     }
 
-    /// Adds the rows of a snapshot that pass `keep`; several snapshots with distinct rows can be
-    /// restored into one state.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let rows: Parts = snapshot::open("distinct", bytes)?;
-        self.rows.adopt(rows.check::<Bytewise>()?, keep);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.rows.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [rows] = snapshot.expect(self.kind())?;
+        self.rows.thaw(rows, keep);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
     }
 }

@@ -7,8 +7,8 @@ use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, binary, shared, unary};
 use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{KeyMut, KeyedState, Parts, Run};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{KeyMut, KeyedState, Run};
 use crate::truncate::{Truncates, for_all_workers, received};
 use crate::{Diff, Epoch};
 
@@ -146,12 +146,6 @@ impl FillState {
         FillState { events: KeyedState::with_overlay(limit), truncates: Truncates::default() }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.events.bytes()
-    }
-
     /// Applies the changes and truncates of one epoch, appends what they do to the result to
     /// `out`, and returns by how much the number of losing changes moved.
     pub fn apply(
@@ -188,25 +182,30 @@ impl FillState {
         }
         ties
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("fill", &(self.events.parts(), self.truncates.parts()))
+impl State for FillState {
+    fn kind(&self) -> &'static str {
+        "fill"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state. `merge` is not part of a snapshot.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("fill", bytes)?;
-        self.events.adopt(events.check::<ByPrecedence>()?, keep);
-        self.truncates.adopt(truncates);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.events.freeze(), self.truncates.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [events, truncates] = snapshot.expect(self.kind())?;
+        self.events.thaw(events, keep);
+        self.truncates.thaw(truncates);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.events.len()
     }
 }
 

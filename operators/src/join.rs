@@ -8,7 +8,7 @@ use crate::batch::{Batch, Group, consolidate_from, for_each_pair};
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::sides::{Sides, by_key, row_hash};
-use crate::snapshot::SnapshotError;
+use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::Run;
 
 /// Which rows an equality join yields.
@@ -82,12 +82,6 @@ impl JoinState {
     #[cfg(test)]
     fn with_overlay(kind: JoinKind, limit: usize) -> Self {
         JoinState { kind, sides: Sides::with_overlay(limit) }
-    }
-
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.sides.bytes()
     }
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
@@ -180,21 +174,28 @@ impl JoinState {
             row_run.close_key(key);
         }
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        self.sides.snapshot("join")
+impl State for JoinState {
+    fn kind(&self) -> &'static str {
+        "join"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state. The kind of join is not part of a snapshot.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        self.sides.restore("join", bytes, keep)
+    fn snapshot(&mut self) -> Snapshot {
+        let kind = self.kind();
+        self.sides.snapshot(kind)
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let kind = self.kind();
+        self.sides.restore(kind, snapshot, keep)
+    }
+
+    fn bytes(&self) -> usize {
+        self.sides.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.sides.len()
     }
 }

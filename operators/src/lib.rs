@@ -25,8 +25,10 @@
 //!   difference: for each key, each distinct output at most once an epoch.
 //! - Rows go to the worker `stable_hash(key) % workers` ([`stable_hash`]), so that snapshots can be
 //!   split and joined when the number of workers changes.
-//! - The logic is a plain struct with `apply`, `snapshot` and `restore`, usable without a dataflow;
-//!   the `..._with` form of an operator runs on such a struct, [shared] with the worker loop.
+//! - The logic is a plain struct with `apply`, usable without a dataflow; the `..._with` form of an
+//!   operator runs on such a struct, [shared] with the worker loop.
+//! - What it remembers is a [`State`]: a [`Snapshot`] of it shares its memory, is written down
+//!   elsewhere, and can be restored on any number of workers.
 //! - No operator blocks, reads a clock, or panics on data.
 
 mod batch;
@@ -59,8 +61,8 @@ pub use lookup::{Lookup, LookupKind, LookupState};
 pub use row::{Row, stable_hash};
 pub use scd1::{Scd1, Scd1State};
 pub use scd2::{Scd2, Scd2State, Version};
-pub use snapshot::SnapshotError;
-pub use state::{Bytewise, Entry, KeyMut, KeyedState, Order, Run};
+pub use snapshot::{STATE_FORMAT, Snapshot, SnapshotError, State};
+pub use state::{Bytewise, Entry, Frozen, KeyMut, KeyedState, Order, Run, Sealed};
 
 /// The logical time of the dataflow.
 pub type Epoch = u64;

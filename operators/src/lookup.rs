@@ -8,7 +8,7 @@ use crate::batch::{Batch, Group, consolidate_from, for_each_pair};
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::sides::{Sides, by_key, row_hash};
-use crate::snapshot::SnapshotError;
+use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::Run;
 
 /// Which rows a lookup yields, and what with.
@@ -116,12 +116,6 @@ impl LookupState {
         LookupState { kind, settled, sides: Sides::with_overlay(limit) }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.sides.bytes()
-    }
-
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
     pub fn apply(
         &mut self,
@@ -218,21 +212,28 @@ impl LookupState {
             consolidate_from(out, start);
         }
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        self.sides.snapshot("lookup")
+impl State for LookupState {
+    fn kind(&self) -> &'static str {
+        "lookup"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state. The kind of lookup is not part of a snapshot.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        self.sides.restore("lookup", bytes, keep)
+    fn snapshot(&mut self) -> Snapshot {
+        let kind = self.kind();
+        self.sides.snapshot(kind)
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let kind = self.kind();
+        self.sides.restore(kind, snapshot, keep)
+    }
+
+    fn bytes(&self) -> usize {
+        self.sides.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.sides.len()
     }
 }

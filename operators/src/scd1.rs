@@ -7,8 +7,8 @@ use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, binary, shared, unary};
 use crate::event::{ByPrecedence, Change, Event, above, encode, precedence, winner_at};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{KeyedState, Parts, Run};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run};
 use crate::truncate::{Truncates, for_all_workers, received};
 use crate::{Diff, Epoch};
 
@@ -129,12 +129,6 @@ impl Scd1State {
         Scd1State { events: KeyedState::with_overlay(limit), append_only, ..Self::default() }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.events.bytes()
-    }
-
     /// Applies the changes and truncates of one epoch, appends what they do to the result to
     /// `out`, and returns by how much the number of losing changes moved.
     pub fn apply(
@@ -253,25 +247,30 @@ impl Scd1State {
         }
         ties
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("scd1", &(self.events.parts(), self.truncates.parts()))
+impl State for Scd1State {
+    fn kind(&self) -> &'static str {
+        "scd1"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let (events, truncates): (Parts, Vec<(Row, i64)>) = snapshot::open("scd1", bytes)?;
-        self.events.adopt(events.check::<ByPrecedence>()?, keep);
-        self.truncates.adopt(truncates);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.events.freeze(), self.truncates.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [events, truncates] = snapshot.expect(self.kind())?;
+        self.events.thaw(events, keep);
+        self.truncates.thaw(truncates);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.events.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.events.len()
     }
 }
 

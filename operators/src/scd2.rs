@@ -12,8 +12,8 @@ use crate::batch::{Batch, consolidate_from};
 use crate::epochs::{Rows, Shared, shared, unary};
 use crate::event::{ByPrecedence, Change, precedence};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{KeyedState, Parts, PartsRef, Run};
+use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run};
 use crate::{Diff, Epoch};
 use near::Scratch;
 
@@ -127,12 +127,6 @@ impl Scd2State {
         }
     }
 
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.events.bytes() + self.heads.bytes()
-    }
-
     /// Applies the changes of one epoch, appends what it does to the versions to `out`, and
     /// returns by how much the number of losing changes moved.
     pub fn apply(&mut self, changes: &[((Row, Change), Diff)], out: &mut Vec<((Row, Version), Diff)>) -> i64 {
@@ -161,26 +155,29 @@ impl Scd2State {
         self.heads.load(runs.1);
         ties
     }
+}
 
-    /// The state as bytes. Cost: one pass over it.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        let parts: (PartsRef<'_>, PartsRef<'_>) = (self.events.parts(), self.heads.parts());
-        snapshot::seal("scd2", &parts)
+impl State for Scd2State {
+    fn kind(&self) -> &'static str {
+        "scd2"
     }
 
-    /// Adds the keys of a snapshot that pass `keep`; several snapshots with distinct keys can be
-    /// restored into one state.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this operator. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let (events, heads): (Parts, Parts) = snapshot::open("scd2", bytes)?;
-        let (events, heads) = (events.check::<ByPrecedence>()?, heads.check::<crate::Bytewise>()?);
-        self.events.adopt(events, &keep);
-        self.heads.adopt(heads, &keep);
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::new(self.kind(), vec![self.events.freeze(), self.heads.freeze()])
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+        let [events, heads] = snapshot.expect(self.kind())?;
+        self.events.thaw(events, keep);
+        self.heads.thaw(heads, keep);
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.events.bytes() + self.heads.bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.events.len() + self.heads.len()
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Diff;
 use crate::row::Row;
-use crate::snapshot::{self, SnapshotError};
-use crate::state::{Bytewise, KeyedState, Parts};
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::state::KeyedState;
 
 /// Rows and reference rows by key, with their multiplicities.
 #[derive(Debug, Default)]
@@ -22,20 +22,23 @@ impl Sides {
         self.rows.bytes() + self.reference.bytes()
     }
 
-    pub(crate) fn snapshot(&self, kind: &'static str) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal(kind, &(self.rows.parts(), self.reference.parts()))
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() + self.reference.len()
+    }
+
+    pub(crate) fn snapshot(&mut self, kind: &'static str) -> Snapshot {
+        Snapshot::new(kind, vec![self.rows.freeze(), self.reference.freeze()])
     }
 
     pub(crate) fn restore(
         &mut self,
         kind: &'static str,
-        bytes: &[u8],
-        keep: impl Fn(&[u8]) -> bool,
+        snapshot: &Snapshot,
+        keep: &dyn Fn(u64) -> bool,
     ) -> Result<(), SnapshotError> {
-        let (rows, reference): (Parts, Parts) = snapshot::open(kind, bytes)?;
-        let (rows, reference) = (rows.check::<Bytewise>()?, reference.check::<Bytewise>()?);
-        self.rows.adopt(rows, &keep);
-        self.reference.adopt(reference, &keep);
+        let [rows, reference] = snapshot.expect(kind)?;
+        self.rows.thaw(rows, keep);
+        self.reference.thaw(reference, keep);
         Ok(())
     }
 }

@@ -1,104 +1,131 @@
-//! The envelope of a snapshot: what it is of, its version, its checksum.
+//! What a state holds at one moment, to be kept outside the process and read back.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use bytes::{Buf, Bytes};
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: &[u8; 8] = b"SFSTATE\0";
-/// Raised whenever the meaning or the layout of any operator's state changes.
-const VERSION: u32 = 1;
-const HEADER: usize = 8 + 4 + 4 + 8;
+use crate::state::Frozen;
 
-/// Why a snapshot could not be written or read. None of these loses data: state can always be
-/// rebuilt from the input.
-#[derive(Debug, Error)]
+/// Raised whenever the meaning or the layout of any operator's state changes. State of another format is not read.
+pub const STATE_FORMAT: u32 = 2;
+
+/// Why a snapshot could not be read. Nothing is lost by it: state can always be rebuilt from the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SnapshotError {
-    /// The bytes are not a snapshot, or are cut short.
-    #[error("these bytes are not a snapshot of operator state")]
-    NotASnapshot,
-    /// Written by a release with another state format.
-    #[error("snapshot has format {found}, this build reads format {expected}")]
-    Version {
-        /// The format of the snapshot.
-        found: u32,
-        /// The format this build writes and reads.
-        expected: u32,
-    },
     /// A snapshot of another operator.
-    #[error("snapshot is not of `{expected}`")]
+    #[error("the snapshot is not of `{expected}`")]
     Kind {
         /// The operator that was to be restored.
         expected: &'static str,
     },
-    /// The checksum does not match, or the content contradicts itself.
-    #[error("snapshot is damaged")]
+    /// The content contradicts itself.
+    #[error("the snapshot is damaged")]
     Damaged,
-    /// The state could not be encoded.
-    #[error("state cannot be encoded: {0}")]
-    Encode(#[source] bincode::Error),
 }
 
-fn tag(kind: &str) -> [u8; 4] {
-    // Four bytes of the hash tell the few kinds of this crate apart.
-    (xxh3_64(kind.as_bytes()) as u32).to_le_bytes()
+/// What one operator holds at one moment.
+///
+/// It shares memory with the state that it is of, which can go on meanwhile, and may be sent to another thread. Kept
+/// outside the process it is its [kind](Snapshot::kind), and of each part the sealed entries and counts of all
+/// [`Frozen`] runs.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    kind: String,
+    parts: Vec<Vec<Frozen>>,
 }
 
-/// Encodes `state` behind a header that names `kind`.
-pub(crate) fn seal<S: Serialize>(kind: &'static str, state: &S) -> Result<Vec<u8>, SnapshotError> {
-    let size = bincode::serialized_size(state).map_err(SnapshotError::Encode)?;
-    let mut bytes = Vec::with_capacity(HEADER + usize::try_from(size).unwrap_or(0));
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&tag(kind));
-    bytes.extend_from_slice(&[0; 8]);
-    bincode::serialize_into(&mut bytes, state).map_err(SnapshotError::Encode)?;
-    let sum = xxh3_64(bytes.get(HEADER..).unwrap_or_default());
-    if let Some(slot) = bytes.get_mut(HEADER - 8..HEADER) {
-        slot.copy_from_slice(&sum.to_le_bytes());
+impl Snapshot {
+    /// A snapshot of the given kind, from its parts.
+    #[must_use]
+    pub fn new(kind: impl Into<String>, parts: Vec<Vec<Frozen>>) -> Self {
+        Snapshot { kind: kind.into(), parts }
     }
-    Ok(bytes)
-}
 
-/// Decodes what [`seal`] wrote for `kind`.
-pub(crate) fn open<S: DeserializeOwned>(kind: &'static str, bytes: &[u8]) -> Result<S, SnapshotError> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::NotASnapshot)?;
-    let (version, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
-    let found = u32::from_le_bytes(*version);
-    if found != VERSION {
-        return Err(SnapshotError::Version { found, expected: VERSION });
+    /// The operator's kind. State of another kind is not restored.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        &self.kind
     }
-    let (written, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
-    if *written != tag(kind) {
-        return Err(SnapshotError::Kind { expected: kind });
-    }
-    let (sum, payload) = rest.split_first_chunk::<8>().ok_or(SnapshotError::NotASnapshot)?;
-    if u64::from_le_bytes(*sum) != xxh3_64(payload) {
-        return Err(SnapshotError::Damaged);
-    }
-    bincode::deserialize(payload).map_err(|_| SnapshotError::Damaged)
-}
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
-mod tests {
-    use super::*;
+    /// The operator's keyed states in a fixed order, each as runs of entries in any order.
+    #[must_use]
+    pub fn parts(&self) -> &[Vec<Frozen>] {
+        &self.parts
+    }
 
-    #[test]
-    fn tells_what_is_wrong() {
-        let good = seal("scd2", &vec![1u64, 2, 3]).unwrap();
-        assert_eq!(open::<Vec<u64>>("scd2", &good).unwrap(), [1, 2, 3]);
-        assert!(matches!(open::<Vec<u64>>("scd1", &good), Err(SnapshotError::Kind { expected: "scd1" })));
-        for cut in 0..good.len() {
-            assert!(open::<Vec<u64>>("scd2", &good[..cut]).is_err(), "cut at {cut}");
+    /// Entries, dead ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().flatten().map(|run| run.sealed().len()).sum()
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The parts, if there are `N` of them and the kind is the expected one.
+    pub(crate) fn expect<const N: usize>(&self, kind: &'static str) -> Result<&[Vec<Frozen>; N], SnapshotError> {
+        if self.kind != kind {
+            return Err(SnapshotError::Kind { expected: kind });
         }
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 0x40;
-            assert!(open::<Vec<u64>>("scd2", &bad).is_err(), "flipped at {at}");
-        }
-        let mut old = good;
-        old[8] = 99;
-        assert!(matches!(open::<Vec<u64>>("scd2", &old), Err(SnapshotError::Version { found: 99, expected: 1 })));
+        self.parts.as_slice().try_into().map_err(|_| SnapshotError::Damaged)
+    }
+}
+
+/// What an operator remembers between epochs.
+pub trait State {
+    /// What the state is of: snapshots of another kind are not restored.
+    fn kind(&self) -> &'static str;
+
+    /// What the state holds now. Cost: the changes since the last snapshot, and a look at the counts of entries that
+    /// have changed; the entries themselves are shared.
+    fn snapshot(&mut self) -> Snapshot;
+
+    /// Adds what a snapshot holds of the keys whose [`stable_hash`](crate::stable_hash) passes `keep`. Several
+    /// snapshots with distinct keys can be restored into one state, which is how shards move between workers.
+    ///
+    /// What is not content but configuration (the kind of a lookup, say) is no part of a snapshot.
+    ///
+    /// # Errors
+    /// If the snapshot is of another operator. The state is then unchanged.
+    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError>;
+
+    /// Memory in use, in bytes, without the allocator's own.
+    fn bytes(&self) -> usize;
+
+    /// Entries that are held.
+    fn len(&self) -> usize;
+
+    /// Whether nothing is held.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Appends a number as eight bytes, little endian.
+pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Bytes that are read front to back. Nothing is believed of a length that they contain.
+pub(crate) struct Source(Bytes);
+
+impl Source {
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Source(bytes)
+    }
+
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        self.0.try_get_u64_le().ok()
+    }
+
+    /// The next bytes, without a copy.
+    pub(crate) fn bytes(&mut self, length: usize) -> Option<Bytes> {
+        (length <= self.0.len()).then(|| self.0.split_to(length))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }

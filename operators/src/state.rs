@@ -13,15 +13,13 @@ use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{self, SnapshotError};
 pub use key::KeyMut;
 use key::{Size, Span};
 use merge::Merge;
 use overlay::{HashedKey, Overlay};
-use segment::Segment;
+use segment::{Draft, Segment};
+pub use segment::{Frozen, Sealed};
 
 /// Entries in the overlay before it becomes a segment, at least.
 const OVERLAY: usize = 1 << 14;
@@ -166,6 +164,18 @@ impl<O: Order> KeyedState<O> {
         self.overlay.contains(&key) || self.segments.iter().any(|segment| segment.find(key.hash, &key.key).is_some())
     }
 
+    /// The `limit` least live entries of `key`; fewer if there are not as many.
+    #[must_use]
+    pub fn least(&self, key: &Row, limit: usize) -> Vec<Entry<'_>> {
+        let key = HashedKey::new(key);
+        let stored = self.segments.iter().filter_map(|segment| Some((segment, segment.find(key.hash, &key.key)?)));
+        let stored = stored.flat_map(|(segment, span)| span.map(|i| segment.entry(i)).filter(alive).take(limit));
+        let mut least: Vec<Entry<'_>> = self.overlay.entries(&key).filter(alive).take(limit).chain(stored).collect();
+        least.sort_by(|a, b| O::compare(a.order, b.order));
+        least.truncate(limit);
+        least
+    }
+
     /// All keys with entries, each once, in an order that depends on the keys alone.
     #[must_use]
     pub fn keys(&self) -> Vec<Row> {
@@ -183,8 +193,7 @@ impl<O: Order> KeyedState<O> {
 
     /// Adds a sorted run in one step. None of its keys may be in the state already.
     pub fn load(&mut self, run: Run<O>) {
-        let mut segment = run.segment;
-        segment.seal();
+        let segment = run.segment.seal();
         if segment.len() < self.limit.min(CROWD) {
             for k in 0..segment.key_count() {
                 let key = Row::from(segment.key(k));
@@ -205,10 +214,7 @@ impl<O: Order> KeyedState<O> {
             || self.size.crowded
             || self.overlay.wasteful()
         {
-            let overlay = std::mem::take(&mut self.overlay);
-            self.size.overlay = 0;
-            self.size.crowded = false;
-            self.push(overlay.flat());
+            self.flush();
         }
         if self.merge.is_none() {
             self.merge = self.plan().map(|parts| Merge::new(&self.segments, parts));
@@ -223,6 +229,14 @@ impl<O: Order> KeyedState<O> {
                 merge.finish::<O>(&mut self.segments);
             }
         }
+    }
+
+    /// Makes the overlay a segment.
+    fn flush(&mut self) {
+        let overlay = std::mem::take(&mut self.overlay);
+        self.size.overlay = 0;
+        self.size.crowded = false;
+        self.push(overlay.flat());
     }
 
     fn push(&mut self, segment: Segment) {
@@ -252,88 +266,43 @@ impl<O: Order> KeyedState<O> {
         (self.segments.len() - start > 1).then_some(start..self.segments.len())
     }
 
-    /// The state as bytes, framed for `kind`. Cost: one pass over the state.
-    ///
-    /// # Errors
-    /// If the state cannot be encoded.
-    pub fn snapshot(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::seal("keyed", &self.parts())
+    /// What the state holds now, for a [`Snapshot`](crate::Snapshot). Cost: the entries of the overlay, which become a
+    /// segment, and a look at the counts of those segments in which some are not one.
+    pub fn freeze(&mut self) -> Vec<Frozen> {
+        self.flush();
+        self.segments.iter().map(Segment::freeze).collect()
     }
 
-    /// Adds the entries of a snapshot whose key passes `keep`. Several snapshots with distinct
-    /// keys can be restored into one state, which is how shards move between workers.
-    ///
-    /// # Errors
-    /// If the bytes are not an intact snapshot of this version. The state is then unchanged.
-    pub fn restore(&mut self, bytes: &[u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), SnapshotError> {
-        let parts: Parts = snapshot::open("keyed", bytes)?;
-        self.adopt(parts.check::<O>()?, keep);
-        Ok(())
-    }
-
-    /// What a snapshot holds, to be encoded as part of something larger.
-    pub(crate) fn parts(&self) -> PartsRef<'_> {
-        PartsRef { overlay: self.overlay.flat(), segments: &self.segments }
-    }
-
-    pub(crate) fn adopt(&mut self, parts: CheckedParts, keep: impl Fn(&[u8]) -> bool) {
-        for mut segment in parts.0 {
-            if !(0..segment.key_count()).all(|k| keep(segment.key(k))) {
-                let mut kept = Segment::default();
-                for k in (0..segment.key_count()).filter(|k| keep(segment.key(*k))) {
-                    for entry in segment.span(k).map(|i| segment.entry(i)) {
-                        kept.push(entry.order, entry.data, entry.count);
-                    }
-                    kept.close_key(segment.hash(k), segment.key(k));
-                }
-                kept.seal();
-                segment = kept;
-            }
+    /// Adds entries of a snapshot, of the keys whose [`stable_hash`] passes `keep`. None of these may be in the state
+    /// already.
+    pub fn thaw(&mut self, frozen: &[Frozen], keep: &dyn Fn(u64) -> bool) {
+        for run in frozen {
+            let segment = run.thaw(keep);
             self.size.entries += segment.len() - segment.dead();
-            if !segment.is_empty() {
-                self.segments.push(segment);
-            }
+            self.push(segment);
         }
+        // Merging wants the large ones first. One that is under way knows its parts by their place.
+        if self.merge.is_none() {
+            self.segments.sort_by_key(|segment| std::cmp::Reverse(segment.len()));
+        }
+        self.size.decayed = true;
     }
 }
 
-#[derive(Serialize)]
-pub(crate) struct PartsRef<'a> {
-    segments: &'a [Segment],
-    overlay: Segment,
-}
-
-#[derive(Deserialize)]
-pub(crate) struct Parts {
-    segments: Vec<Segment>,
-    overlay: Segment,
-}
-
-/// Segments whose content has been checked.
-pub(crate) struct CheckedParts(Vec<Segment>);
-
-impl Parts {
-    pub(crate) fn check<O: Order>(self) -> Result<CheckedParts, SnapshotError> {
-        let mut segments = self.segments;
-        segments.push(self.overlay);
-        if segments.iter_mut().all(Segment::rebuild::<O>) {
-            Ok(CheckedParts(segments))
-        } else {
-            Err(SnapshotError::Damaged)
-        }
-    }
+fn alive(entry: &Entry<'_>) -> bool {
+    entry.count > 0
 }
 
 /// A sorted run for [`KeyedState::load`].
 #[derive(Debug)]
 pub struct Run<O: Order = Bytewise> {
-    segment: Segment,
+    segment: Draft,
     order: PhantomData<O>,
 }
 
 impl<O: Order> Default for Run<O> {
     fn default() -> Self {
-        Run { segment: Segment::default(), order: PhantomData }
+        Run { segment: Draft::default(), order: PhantomData }
     }
 }
 

@@ -10,7 +10,7 @@ use timely::CommunicationConfig;
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
 
-use crate::{Change, Diff, Epoch, Row, Rows, Upsert};
+use crate::{Change, Diff, Epoch, Frozen, Row, Rows, Sealed, Snapshot, Upsert};
 
 /// A seeded generator (splitmix64).
 pub(crate) struct Random(u64);
@@ -38,6 +38,23 @@ impl Random {
             items.swap(i, self.below(i as u64 + 1) as usize);
         }
     }
+}
+
+/// Runs of entries after they were written down and read back.
+pub(crate) fn carry(runs: &[Frozen]) -> Vec<Frozen> {
+    runs.iter()
+        .map(|run| {
+            let mut bytes = Vec::new();
+            run.sealed().encode(&mut bytes);
+            assert_eq!(bytes.len(), run.sealed().encoded_len());
+            Frozen::new(Sealed::decode(bytes.into()).unwrap(), run.counts().into()).unwrap()
+        })
+        .collect()
+}
+
+/// A snapshot after it was written down and read back.
+pub(crate) fn carried(snapshot: &Snapshot) -> Snapshot {
+    Snapshot::new(snapshot.kind(), snapshot.parts().iter().map(|part| carry(part)).collect())
 }
 
 /// Changes by epoch.

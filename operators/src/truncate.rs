@@ -6,6 +6,7 @@ use std::ops::Bound;
 use crate::Diff;
 use crate::epochs::Rows;
 use crate::row::Row;
+use crate::state::{Bytewise, Frozen, KeyedState};
 
 /// The sequences of the truncates, the same on every worker.
 #[derive(Clone, Debug, Default)]
@@ -41,14 +42,22 @@ impl Truncates {
         self.0.iter().rfind(|(_, count)| **count > 0).map(|(sequence, _)| sequence)
     }
 
-    pub(crate) fn parts(&self) -> Vec<(&Row, i64)> {
-        self.0.iter().map(|(sequence, count)| (sequence, *count)).collect()
+    pub(crate) fn freeze(&self) -> Vec<Frozen> {
+        let mut state = KeyedState::<Bytewise>::new();
+        let mut at = state.at(&Row::default());
+        for (sequence, count) in &self.0 {
+            at.add(sequence, *count);
+        }
+        drop(at);
+        state.freeze()
     }
 
     /// Adds what another worker's snapshot holds. Every worker knows all truncates, so shards
     /// repeat each other and do not add up.
-    pub(crate) fn adopt(&mut self, parts: Vec<(Row, i64)>) {
-        self.0.extend(parts);
+    pub(crate) fn thaw(&mut self, frozen: &[Frozen]) {
+        let mut state = KeyedState::<Bytewise>::new();
+        state.thaw(frozen, &|_| true);
+        self.0.extend(state.at(&Row::default()).scan().map(|entry| (Row::from(entry.order), entry.count)));
     }
 }
 

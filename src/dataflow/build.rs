@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
-use silverflow_operators::{Closed, Diff, Epoch, Rows, commit};
+use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::core::{Concatenate, Filter, OkErr};
@@ -24,6 +24,7 @@ use super::keyed::{distinct, match_rows};
 use super::merge::{Merged, merge};
 use super::metrics::Tally;
 use super::rules::{Judge, bad_row, internal};
+use super::states::{Registered, Restored, States};
 use crate::error::{Error, Result};
 use crate::plan::{DatasetPlan, Feed, Input, NOW_COLUMN, Node, Plan, Step, Stored, WALL_COLUMN, with_now};
 
@@ -77,6 +78,8 @@ pub struct Start {
     pub compare: BTreeSet<TableId>,
     /// Replay points whose stored rows are judged again: their expectations have changed, or change with the clock.
     pub rejudge: BTreeSet<usize>,
+    /// What the operators remember from a checkpoint. Empty operators otherwise.
+    pub state: Option<Arc<Restored>>,
 }
 
 /// Handle of an inlet.
@@ -88,6 +91,8 @@ pub struct Dataflow {
     pub inlets: BTreeMap<Inlet, Handle>,
     /// How far each table, and the faults, are closed.
     pub closed: Vec<Closed>,
+    /// What the stateful operators remember, by stable names.
+    pub states: Vec<Registered>,
     /// Where it hears what the clock shows.
     pub clock: ClockInlet,
 }
@@ -105,6 +110,8 @@ pub struct Builder<'s> {
     pub scope: Scope<'s, Epoch>,
     /// Fault streams of all operators so far.
     pub faults: Vec<Stream<'s, Epoch, Vec<Box<RowFault>>>>,
+    /// What the stateful operators so far remember.
+    pub states: States,
     /// The clock.
     pub clock: ClockSource<'s>,
 }
@@ -120,6 +127,12 @@ impl<'s> Builder<'s> {
         let (batches, faults) = stream.ok_err(|item: Result<Batch, Box<RowFault>>| item);
         self.faults.push(faults);
         batches
+    }
+
+    /// Hands state to an operator of the dataset `label`, with what a checkpoint holds of it, so that the next checkpoint
+    /// will hold it too. Every state that outlives an epoch goes through here.
+    pub fn state<S: State + 'static>(&mut self, label: &str, state: S) -> Result<Shared<S>> {
+        self.states.register(label, state)
     }
 
     /// Changes updates in place, message by message.
@@ -162,7 +175,8 @@ pub fn build<'s>(
     tally: &Tally,
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
-    let mut builder = Builder { scope, faults: Vec::new(), clock: ClockSource::new(scope) };
+    let states = States::new(start.state.clone(), scope.index(), scope.peers());
+    let mut builder = Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope) };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();
     let mut edges: BTreeMap<Input, Edge<'s>> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -250,7 +264,7 @@ pub fn build<'s>(
     closed.push(commit(empty::<_, Vec<Batch>>(scope), faults, "faults", move |epoch, _, faults| {
         outbox(Outcome::Faults { epoch, faults });
     }));
-    Ok(Dataflow { inlets, closed, clock: builder.clock.finish() })
+    Ok(Dataflow { inlets, closed, states: builder.states.finish()?, clock: builder.clock.finish() })
 }
 
 fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet: Inlet) -> Batches<'s> {

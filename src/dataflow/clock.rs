@@ -12,7 +12,7 @@ use arrow::array::{Array, BooleanArray, TimestampMicrosecondArray};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
-use silverflow_operators::{Clock, ClockState, Diff, Epoch, Moment, Row, Rows, Shared, Standing, Timed, shared};
+use silverflow_operators::{Clock, ClockState, Diff, Epoch, Moment, Row, Rows, Shared, Standing, Timed};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::core::Concatenate;
@@ -135,7 +135,7 @@ pub fn pass_clock<'s>(builder: &mut Builder<'s>, input: Batches<'s>, passage: &P
         },
     );
     builder.faults.push(faults);
-    let state = shared(ClockState::new());
+    let state = builder.states.register(label, ClockState::new())?;
     builder.clock.inlet.states.push(Rc::clone(&state));
     let standing = waiting.as_collection().clock_with(builder.clock.ticks.clone(), &format!("{name}: clock"), state);
     let (rows, owner) = (codec(schema, label)?, label.to_owned());

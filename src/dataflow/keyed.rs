@@ -9,7 +9,10 @@ use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::{AsCollection, ExchangeData};
-use silverflow_operators::{Dedup, Diff, Distinct, Epoch, EquiJoin, JoinKind, Lookup, LookupKind, Row, Rows};
+use silverflow_operators::{
+    Dedup, DedupState, Diff, Distinct, DistinctState, Epoch, EquiJoin, JoinKind, JoinState, Lookup, LookupKind,
+    LookupState, Row, Rows,
+};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::Pipeline;
@@ -139,14 +142,14 @@ pub fn distinct<'s>(
             let values = values.encode(batch.rows.columns()).map_err(&wrong)?;
             Ok(keys.into_iter().zip(values).map(Some).collect())
         })
-        .dedup(&operator)
+        .dedup_with(&operator, builder.state(label, DedupState::new())?)
     } else {
         let values = codec(schema, label)?;
         encode(builder, input, &rows_name, move |batch| {
             let values = values.encode(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
             Ok(values.into_iter().map(Some).collect())
         })
-        .distinct_rows(&operator)
+        .distinct_rows_with(&operator, builder.state(label, DistinctState::new())?)
     };
     let schema = Arc::clone(schema);
     Ok(decode(builder, unique, &format!("{name}: batches"), label, move |_, items: &[(Row, i64)]| {
@@ -237,13 +240,18 @@ pub fn match_rows<'s>(
     });
 
     let operator = format!("{name}: {}", if node.unique { "lookup" } else { "join" });
+    let kind = match node.kind {
+        MatchKind::Left | MatchKind::Mark => LookupKind::Left,
+        MatchKind::Inner => LookupKind::Inner,
+        MatchKind::Semi => LookupKind::Semi,
+        MatchKind::Anti => LookupKind::Anti,
+    };
     let matched = match (node.unique, node.kind) {
-        (false, MatchKind::Left) => rows.equi_join(reference, JoinKind::Left, &operator),
-        (false, MatchKind::Inner) => rows.equi_join(reference, JoinKind::Inner, &operator),
-        (_, MatchKind::Left | MatchKind::Mark) => rows.lookup(reference, LookupKind::Left, &operator),
-        (_, MatchKind::Inner) => rows.lookup(reference, LookupKind::Inner, &operator),
-        (_, MatchKind::Semi) => rows.lookup(reference, LookupKind::Semi, &operator),
-        (_, MatchKind::Anti) => rows.lookup(reference, LookupKind::Anti, &operator),
+        (false, MatchKind::Left | MatchKind::Inner) => {
+            let kind = if node.kind == MatchKind::Left { JoinKind::Left } else { JoinKind::Inner };
+            rows.equi_join_with(reference, &operator, builder.state(label, JoinState::new(kind))?)
+        }
+        _ => rows.lookup_with(reference, &operator, builder.state(label, LookupState::new(kind))?),
     };
 
     let row_codec = codec(node.rows.schema(), label)?;

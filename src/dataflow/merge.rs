@@ -8,7 +8,9 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::AsCollection;
-use silverflow_operators::{Change, Diff, Epoch, Fill, Row, Rows, Scd1, Scd1State, Scd2, Upsert, Version, shared};
+use silverflow_operators::{
+    Change, Diff, Epoch, Fill, FillState, Row, Rows, Scd1, Scd1State, Scd2, Scd2State, Upsert, Version,
+};
 use timely::dataflow::operators::core::Concatenate;
 
 use super::batch::{Batch, Batches, relabel};
@@ -67,9 +69,10 @@ pub fn merge<'s>(
         (changes, truncates)
     } else {
         let (tally, dataset) = (judge.tally.clone(), judge.dataset);
-        let filled = changes.fill(
+        let filled = changes.fill_with(
             truncates.clone(),
             &format!("{label}: ignore null updates"),
+            builder.state(&label, FillState::new())?,
             Cells::merge,
             move |epoch, moved| tally.count(epoch, dataset, |c| c.ties += moved),
         );
@@ -78,7 +81,8 @@ pub fn merge<'s>(
     let rows = match cdc.scd {
         ScdType::Two => {
             let (tally, dataset) = (judge.tally.clone(), judge.dataset);
-            let versions = changes.scd2(&format!("{label}: SCD type 2"), move |epoch, moved| {
+            let state = builder.state(&label, Scd2State::new())?;
+            let versions = changes.scd2_with(&format!("{label}: SCD type 2"), state, move |epoch, moved| {
                 tally.count(epoch, dataset, |c| c.ties += moved);
             });
             decode_versions(builder, cdc, target, versions, judge)?
@@ -89,7 +93,8 @@ pub fn merge<'s>(
             let state =
                 if cdc.append_only && cdc.fill.is_empty() { Scd1State::append_only() } else { Scd1State::new() };
             let name = format!("{label}: SCD type 1");
-            let newest = changes.scd1_with(truncates, &name, shared(state), move |epoch, moved| {
+            let state = builder.state(&label, state)?;
+            let newest = changes.scd1_with(truncates, &name, state, move |epoch, moved| {
                 tally.count(epoch, dataset, |c| c.ties += moved);
             });
             decode_newest(builder, cdc, target, newest, judge)?

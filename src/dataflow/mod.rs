@@ -12,12 +12,14 @@ mod merge;
 mod metrics;
 mod moments;
 mod rules;
+mod states;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, relabel};
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};
-pub use codec::{Codec, normalise};
+pub use codec::{Codec, ROW_FORMAT, normalise};
 pub use eval::row_json;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};
+pub use states::{Registered, Restored, States, UNUSABLE};

@@ -4,6 +4,7 @@
 //! a [`Table`] takes the exact changes of an epoch and applies them, an [`EpochLog`] keeps what was read and decided.
 //! Everything async needs a multi-threaded tokio runtime.
 
+mod between;
 mod change;
 mod commit;
 mod compact;
@@ -37,6 +38,7 @@ mod upkeep;
 mod vacuum;
 mod vector;
 
+pub use between::ChangeStream;
 pub use commit::{Commit, Committed};
 pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};

@@ -1,13 +1,11 @@
 //! Reading a table: a stream of its live rows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
+use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
-use roaring::RoaringBitmap;
 use tokio::sync::mpsc;
 
 use super::data::{DataFile, Reader};
@@ -64,40 +62,6 @@ impl Table {
             _ => self.files.values().cloned().collect(),
         };
         Ok(stream_files(self.lake.clone(), self.location.clone(), files, schema))
-    }
-}
-
-impl Table {
-    /// The rows that came (1) or went (-1) between a version and the current one, in no particular order. Rows that a
-    /// compaction moved do both.
-    ///
-    /// Costs the files that differ between the two.
-    ///
-    /// # Errors
-    /// External if the table no longer has that version or a file of it.
-    pub async fn changed_since(&self, version: i64) -> Result<BoxStream<'static, Result<(RecordBatch, i64)>>> {
-        let mut before: HashMap<String, DataFile> =
-            files_at(&self.lake, &self.location, version).await?.into_iter().map(|x| (x.path.clone(), x)).collect();
-        let (mut came, mut went) = (Vec::new(), Vec::new());
-        for now in self.files.values() {
-            match before.remove(&now.path) {
-                Some(then) => {
-                    let marked = &*now.dead - &*then.dead;
-                    if !marked.is_empty() {
-                        let mut others = RoaringBitmap::new();
-                        others.insert_range(0..u32::try_from(now.rows).unwrap_or(u32::MAX));
-                        went.push(DataFile { dead: Arc::new(others - marked), ..then });
-                    }
-                }
-                None => came.push(now.clone()),
-            }
-        }
-        went.extend(before.into_values());
-        let rows = |files, diff: i64| {
-            let rows = stream_files(self.lake.clone(), self.location.clone(), files, Arc::clone(&self.schema));
-            rows.map_ok(move |rows| (rows, diff))
-        };
-        Ok(rows(went, -1).chain(rows(came, 1)).boxed())
     }
 }
 

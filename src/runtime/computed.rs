@@ -49,6 +49,8 @@ impl Computed {
                 }
                 Ok(done == epoch)
             }
+            // Nobody has asked, or whoever did is gone.
+            FromWorker::Snapshot { .. } => Ok(false),
             FromWorker::NotBuilt(error) => Err(error),
             FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
                 .help("this is a bug; the epoch is in no table")),

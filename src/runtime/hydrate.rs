@@ -17,17 +17,20 @@ use crate::lake::{History, Table};
 use crate::plan::Plan;
 
 /// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
-/// not there are passed over.
+/// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
+/// what has changed since. Says how many rows that were.
 pub fn hydrate<'t>(
     plan: &Plan,
     start: &Start,
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
+    base: Option<&BTreeMap<String, i64>>,
     mail: &Mail,
     io: &Handle,
-) -> Result<()> {
+) -> Result<u64> {
+    let mut sent = 0;
     if start.hydrated == 0 {
-        return Ok(());
+        return Ok(sent);
     }
     if let Some(wall) = history.walls.get(&start.hydrated) {
         mail.wall(start.hydrated, *wall);
@@ -35,14 +38,19 @@ pub fn hydrate<'t>(
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
             let Some(table) = table(id) else { continue };
-            let Some(version) = history.versions.get(&table_key(plan, id)) else { continue };
+            let key = table_key(plan, id);
+            let Some(version) = history.versions.get(&key).copied() else { continue };
+            let since = base.and_then(|versions| versions.get(&key).copied());
+            if since == Some(version) {
+                continue;
+            }
             let Some((inlet, schema)) = way_in(plan, start, id) else { continue };
-            let hydration =
-                Hydration { table, rows: Rows::At(*version), inlet, epoch: start.hydrated, schema, wall: dataset.wall };
-            hydration.send(&history.walls, mail, io)?;
+            let rows = since.map_or(Rows::At(version), |since| Rows::Between(since, version));
+            let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
+            sent += hydration.send(&history.walls, mail, io)?;
         }
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// Where the stored rows of a replay point enter the dataflow, and with which columns.
@@ -64,8 +72,8 @@ pub enum Rows {
     At(i64),
     /// Those that arrived in an epoch.
     Arrived(u64),
-    /// Those that came or went since a version.
-    Since(i64),
+    /// Those that came or went after a version, up to another.
+    Between(i64, i64),
 }
 
 /// Stored rows on their way to an inlet.
@@ -91,7 +99,7 @@ impl Hydration<'_> {
         let mut rows = match self.rows {
             Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
             Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
-            Rows::Since(version) => io.block_on(self.table.changed_since(version))?,
+            Rows::Between(from, to) => io.block_on(self.table.changes(from, to))?,
         };
         let (mut sent, mut next) = (0, 0);
         while let Some(batch) = io.block_on(rows.next()) {

@@ -8,6 +8,7 @@
 //! | committer | one a table | closed epochs, bounded | writes files and commits |
 
 mod backlog;
+mod checkpoint;
 mod clock;
 mod columns;
 mod commit;

@@ -1,6 +1,6 @@
 //! How a run starts: storage, history, plan, backlog, tables, workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
+use super::checkpoint::Checkpoints;
 use super::clock::RunClock;
 use super::definitions::{recompute, refuse, start, table_of};
 use super::outside::LakeOutside;
@@ -16,7 +17,7 @@ use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
-use crate::dataflow::Start;
+use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, Lake};
 use crate::pipeline::Pipeline;
@@ -50,10 +51,10 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         ..RunReport::default()
     };
     let mut backlog = Backlog::find(&plan, &history, io)?;
+    let stray: Vec<TableId> = history.stray.iter().filter_map(|key| table_of(&plan, key)).collect();
     let mut found = Found::read(&plan, &history, &lake, io)?;
-    found.unchanged(&begin.compare)?;
-    let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
-    let compare = found.gone.into_iter().chain(begin.compare).chain(stray).collect();
+    let compare: BTreeSet<TableId> = found.gone.iter().copied().chain(begin.compare).chain(stray).collect();
+    found.unchanged(&compare)?;
     let mut begin = Start { compare, ..begin };
     let clock = RunClock::new(&history, options);
     if history.open.is_none() && backlog.is_empty() && begin.compare.is_empty() && !clock.is_due() {
@@ -78,7 +79,11 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let compare = begin.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
     let (events_out, events) = bounded(256);
     let (commits_out, commits) = bounded(256);
-    let workers = Workers::start(&plan, &begin, options, &events_out)?;
+    let mut checkpoints = Checkpoints::new(pipeline, &lake)?;
+    let (base, state) = checkpoints.find(&plan, &begin, &history, io, &say).unzip();
+    report.checkpoint = base.as_ref().map(|base| base.epoch);
+    let begin = Start { state: state.map(Arc::new), ..begin };
+    let mut workers = Workers::start(&plan, &begin, options, &events_out)?;
     let mut supervisor = Supervisor {
         plan,
         begin,
@@ -95,9 +100,21 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
         tables,
         commits_out,
         commits,
+        checkpoints,
+        base,
         report,
     };
-    let outcome = supervisor.drive(&history, resume, &mut backlog, &say);
+    let mut outcome = supervisor.hydrate(&history);
+    if let Err(error) = &outcome
+        && supervisor.abandons_checkpoint(error, &say)
+    {
+        let _ = workers.stop();
+        supervisor.events.try_iter().for_each(drop);
+        workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+        supervisor.mail = workers.mail();
+        outcome = supervisor.hydrate(&history);
+    }
+    let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, &say));
     let ended = workers.stop();
     outcome?;
     ended?;

@@ -18,6 +18,10 @@ pub struct RunReport {
     pub last_epoch: Option<u64>,
     /// Files that were read.
     pub files: u64,
+    /// The epoch of the checkpoint that the run began with, if there was one.
+    pub checkpoint: Option<u64>,
+    /// Rows that were read back from replay points at the start.
+    pub replayed: u64,
     /// Stored datasets in the order of the graph.
     pub tables: Vec<TableReport>,
 }

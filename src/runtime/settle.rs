@@ -90,7 +90,11 @@ impl Supervisor {
             stray: self.unsettled(),
         };
         self.io.block_on(self.log.complete(&complete))?;
+        self.checkpoints.passed();
         for (dataset, counts) in &computed.counts {
+            if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
+                self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));
+            }
             if let Some(report) = self.report.tables.iter_mut().find(|t| t.dataset == *dataset) {
                 report.count(counts);
             }

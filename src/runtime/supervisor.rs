@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
 use super::backlog::Backlog;
+use super::checkpoint::{Base, Checkpoints};
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
@@ -40,6 +41,9 @@ pub(super) struct Supervisor {
     pub(super) tables: Tables,
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
+    pub(super) checkpoints: Checkpoints,
+    /// What the operators have begun with.
+    pub(super) base: Option<Base>,
     pub(super) report: RunReport,
 }
 
@@ -52,7 +56,6 @@ impl Supervisor {
         backlog: &mut Backlog,
         say: &dyn Fn(&str),
     ) -> Result<()> {
-        self.hydrate(history)?;
         if let Some((open, resume)) = history.open.clone().zip(resume) {
             self.finish(open, resume, say)?;
             // What the open epoch read is behind it now.
@@ -62,16 +65,24 @@ impl Supervisor {
         while !backlog.is_empty() || !self.compare.is_empty() || self.clock.is_due() {
             let share = backlog.take();
             self.epoch(share, say)?;
+            self.checkpoint(false, say)?;
         }
-        Ok(())
+        self.checkpoint(true, say)
     }
 
     /// Brings the operators to the end of the last complete epoch, without any output.
-    fn hydrate(&mut self, history: &History) -> Result<()> {
+    pub(super) fn hydrate(&mut self, history: &History) -> Result<()> {
         let epoch = self.begin.hydrated;
-        hydrate(&self.plan, &self.begin, history, |table| self.tables.get(table), &self.mail, &self.io)?;
+        let base = self.base.as_ref().map(|base| &base.versions);
+        let tables = |table| self.tables.get(table);
+        let rows = hydrate(&self.plan, &self.begin, history, tables, base, &self.mail, &self.io)?;
+        self.checkpoints.grown(rows);
+        self.report.replayed = rows;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
+        if let Some(state) = self.begin.state.take() {
+            state.release();
+        }
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
             return Err(error.help("rows that were stored before do not fit the definitions of now"));
         }
@@ -107,17 +118,24 @@ impl Supervisor {
         }
     }
 
-    /// Rows of an interrupted epoch that its replay point holds already.
+    /// What an interrupted epoch has changed in its replay point already. Where expectations have changed since, stored rows
+    /// have been judged again as they are, and only those that came with the epoch are missing.
     fn replay_stored(&mut self, at: usize, retracts: bool, epoch: u64) -> Result<()> {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
         for id in [TableId::Rows(at), TableId::Quarantine(at)] {
             let Some(committer) = self.committers.get(&id) else { continue };
             let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
             let before = self.versions.insert(table_key(&self.plan, id), table.version());
+            let before = before.filter(|_| retracts || !self.begin.rejudge.contains(&at));
             let Some((inlet, schema)) = way_in(&self.plan, &self.begin, id) else { continue };
-            // Of rows that went, nothing is stored; they are told from the versions of the table.
-            let rows = before.filter(|_| retracts).map_or(Rows::Arrived(epoch), Rows::Since);
-            let hydration = Hydration { table: &table, rows, inlet, epoch, schema, wall: dataset.wall };
+            let hydration = Hydration {
+                table: &table,
+                rows: before.map_or(Rows::Arrived(epoch), |from| Rows::Between(from, table.version())),
+                inlet,
+                epoch,
+                schema,
+                wall: dataset.wall,
+            };
             hydration.send(&self.walls, &self.mail, &self.io)?;
         }
         Ok(())

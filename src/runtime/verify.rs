@@ -236,7 +236,7 @@ impl<'a> Subjects<'a> {
     /// Lets the dataflow compute what every table should hold.
     fn recompute(&self, start: &Start, history: &History, workers: &Workers, io: &Handle) -> Result<()> {
         let table = |id| self.all.get(&id).filter(|s| s.comparable).and_then(|s| s.table.as_ref());
-        hydrate(self.plan, start, history, table, &workers.mail(), io)
+        hydrate(self.plan, start, history, table, None, &workers.mail(), io).map(drop)
     }
 
     fn blame(&mut self, fault: crate::dataflow::RowFault) {

@@ -10,7 +10,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
-use silverflow_operators::Epoch;
+use silverflow_operators::{Epoch, Snapshot};
 use timely::WorkerConfig;
 use timely::communication::{Config as Communication, WorkerGuards};
 use timely::logging::{TimelyEvent, TimelyEventBuilder};
@@ -32,6 +32,8 @@ pub enum ToWorker {
     Wall(Epoch, i64),
     /// The epoch has no further rows.
     End(Epoch),
+    /// Say what the operators remember. Only between epochs, when all of them are done.
+    Snapshot,
 }
 
 /// From a worker.
@@ -46,6 +48,13 @@ pub enum FromWorker {
         counts: Vec<(usize, Counts)>,
         /// When the clock next changes something on the worker, in microseconds since 1970.
         due: Option<i64>,
+    },
+    /// What the worker's operators remember, by name.
+    Snapshot {
+        /// The worker.
+        worker: usize,
+        /// The states.
+        states: Vec<(String, Snapshot)>,
     },
     /// The dataflow could not be built.
     NotBuilt(Error),
@@ -89,6 +98,11 @@ impl Mail {
     /// Ends an epoch on all workers.
     pub fn end(&self, epoch: Epoch) -> bool {
         (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::End(epoch)))
+    }
+
+    /// Asks all workers what their operators remember.
+    pub fn snapshot(&self) -> bool {
+        (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::Snapshot))
     }
 
     /// How many workers there are.
@@ -271,6 +285,11 @@ impl Shared {
                     }
                     dataflow.clock.advance_to(current);
                     ended.push_back(epoch);
+                }
+                Ok(ToWorker::Snapshot) => {
+                    idle = false;
+                    let states = dataflow.states.iter().map(|s| (s.name.clone(), s.state.borrow_mut().snapshot()));
+                    outbox.borrow_mut().push_back(FromWorker::Snapshot { worker: index, states: states.collect() });
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Ok(()),

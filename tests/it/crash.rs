@@ -152,16 +152,23 @@ fn prepared() -> Project {
     project
 }
 
+/// As [`prepared`], with checkpoints as often as they can come.
+fn with_checkpoints() -> Project {
+    let project = prepared();
+    project.configure(&[("silverflow.checkpoint.rows", "1"), ("silverflow.checkpoint.seconds", "0")]);
+    project
+}
+
 #[test]
 fn a_process_that_dies_at_any_step() {
-    let project = prepared();
+    let project = with_checkpoints();
     let states = recorded(&project).deaths();
     check_states(&project, &states, &uninterrupted(false));
 }
 
 #[test]
 fn a_loss_of_power_at_any_step() {
-    let project = prepared();
+    let project = with_checkpoints();
     let states = recorded(&project).power_losses(&mut Dice::new(1));
     check_states(&project, &states, &uninterrupted(false));
 }

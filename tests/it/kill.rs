@@ -51,12 +51,12 @@ fn run_for(project: &Project, arguments: &[String], patience: Duration) -> End {
     }
 }
 
-/// One file of each of the two feeds: few keys, so that everything touches everything.
+/// One file of each of the two feeds: few keys, so that everything touches everything. One product never comes.
 fn files(dice: &mut Dice, file: usize) -> [(&'static str, String, Vec<Value>); 2] {
     let orders = (0..1 + dice.below(3)).map(|_| {
         let op = ["U", "U", "U", "D"][dice.below(4)];
         json!({
-            "id": dice.below(6), "s": dice.below(60), "product": dice.below(5), "amount": dice.below(8) as i64 - 1,
+            "id": dice.below(6), "s": dice.below(60), "product": dice.below(6), "amount": dice.below(8) as i64 - 1,
             "op": op,
         })
     });
@@ -82,6 +82,8 @@ fn killed_at_random_moments_while_files_arrive() {
     let seed = 7;
     let sql = definitions(1, "product, amount");
     let project = Project::new(&sql);
+    // Checkpoints come as often as they can.
+    project.configure(&[("silverflow.checkpoint.rows", "10"), ("silverflow.checkpoint.seconds", "0")]);
     let (mut dice, mut feed) = (Dice::new(seed), Dice::new(seed + 1));
     land(&project, &mut feed, 0);
     std::fs::create_dir_all(project.path("landing/products")).unwrap();
@@ -92,10 +94,10 @@ fn killed_at_random_moments_while_files_arrive() {
     let mut whole = begin.elapsed();
     let (mut landed, mut killed) = (1, 0);
     for round in 0..rounds() {
-        let mut arguments = vec!["run".to_owned(), "--workers".to_owned(), (1 + dice.below(4)).to_string()];
-        if dice.once_in(3) {
-            arguments.push("--json".to_owned());
-        }
+        let arguments = match dice.below(8) {
+            0 => vec!["optimize".to_owned(), "--vacuum".to_owned()],
+            _ => vec!["run".to_owned(), "--workers".to_owned(), (1 + dice.below(4)).to_string()],
+        };
         // A file lands before the run, or while it looks.
         if dice.once_in(2) {
             land(&project, &mut feed, landed);

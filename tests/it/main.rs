@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod cases;
+mod checkpoint;
 mod cli;
 mod clock;
 mod convergence;

@@ -54,6 +54,13 @@ impl Project {
         self.path("spark-pipeline.yml")
     }
 
+    /// Adds to the configuration in the project file.
+    pub(crate) fn configure(&self, entries: &[(&str, &str)]) {
+        let mut spec = fs::read_to_string(self.spec()).unwrap() + "configuration:\n";
+        spec.extend(entries.iter().map(|(key, value)| format!("  {key}: '{value}'\n")));
+        fs::write(self.spec(), spec).unwrap();
+    }
+
     /// Replaces the definitions.
     pub(crate) fn define(&self, sql: &str) {
         fs::create_dir_all(self.path("transformations")).unwrap();

@@ -105,12 +105,12 @@ fn a_snapshot_goes_on_where_it_was_taken_with_any_number_of_workers() {
                 part.apply(mine(&rows[epoch], worker, before), Some(walls[epoch]), &mut Vec::new());
             }
         }
-        let shards: Vec<Vec<u8>> = parts.iter().map(|part| part.snapshot().unwrap()).collect();
+        let shards: Vec<Snapshot> = parts.iter_mut().map(State::snapshot).collect();
         let mut parts: Vec<ClockState> = (0..after)
             .map(|worker| {
                 let mut part = ClockState::new();
                 for shard in &shards {
-                    part.restore(shard, |row| stable_hash(row) % after == worker).unwrap();
+                    part.restore(shard, &|hash| hash % after == worker).unwrap();
                 }
                 part
             })
@@ -134,13 +134,23 @@ fn a_snapshot_goes_on_where_it_was_taken_with_any_number_of_workers() {
 fn damaged_snapshots_are_refused() {
     let mut state = ClockState::new();
     state.apply(vec![(Timed { row: Row::from(b"a"), moments: vec![3, 9] }, 2)], Some(5), &mut Vec::new());
-    let good = state.snapshot().unwrap();
-    for at in 0..good.len() {
-        let mut bad = good.clone();
-        bad[at] ^= 1;
-        assert!(ClockState::new().restore(&bad, |_| true).is_err(), "byte {at}");
+    let good = state.snapshot();
+    let part = |order: &[u8]| {
+        let mut keyed = KeyedState::<Bytewise>::new();
+        keyed.at(&Row::from(b"a")).add(order, 1);
+        keyed.freeze()
+    };
+    let moments = |moments: &[Moment]| moments.iter().flat_map(|m| m.to_be_bytes()).collect::<Vec<u8>>();
+    let now = good.parts()[1].clone();
+    for order in [moments(&[9, 6]), moments(&[3, 4]), moments(&[]), vec![1, 2, 3]] {
+        let bad = Snapshot::new("clock", vec![part(&order), now.clone()]);
+        assert_eq!(ClockState::new().restore(&bad, &|_| true), Err(SnapshotError::Damaged), "{order:?}");
     }
+    let without_now = Snapshot::new("clock", vec![part(&moments(&[7])), Vec::new()]);
+    assert_eq!(ClockState::new().restore(&without_now, &|_| true), Err(SnapshotError::Damaged));
+    let other = Snapshot::new("dedup", good.parts().to_vec());
+    assert!(matches!(ClockState::new().restore(&other, &|_| true), Err(SnapshotError::Kind { .. })));
     let mut again = ClockState::new();
-    again.restore(&good, |_| true).unwrap();
+    again.restore(&good, &|_| true).unwrap();
     assert_eq!((again.due(), again.bytes()), (state.due(), state.bytes()));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::{Feed, Random, check, once, random_feed, run};
+use crate::testing::{Feed, Random, carried, check, once, random_feed, run};
 
 fn text(prefix: &str, n: u64) -> Row {
     Row::from(format!("{prefix}{n}").as_bytes())
@@ -57,11 +57,11 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let (mut firsts, mut distinct) = (Feed::new(), Feed::new());
         for (epoch, rows) in feed.iter().enumerate() {
             if epoch % 5 == 4 {
-                let (a, b) = (keyed.snapshot().unwrap(), whole.snapshot().unwrap());
+                let (a, b) = (carried(&keyed.snapshot()), carried(&whole.snapshot()));
                 (keyed, whole) = (DedupState::with_overlay(16), DistinctState::with_overlay(16));
-                assert!(keyed.restore(&b, |_| true).is_err());
-                keyed.restore(&a, |_| true).unwrap();
-                whole.restore(&b, |_| true).unwrap();
+                assert!(keyed.restore(&b, &|_| true).is_err());
+                keyed.restore(&a, &|_| true).unwrap();
+                whole.restore(&b, &|_| true).unwrap();
             }
             let mut out = Vec::new();
             keyed.apply(rows, &mut out);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::{Feed, Random, add, check, random_feed, run2, totals};
+use crate::testing::{Feed, Random, add, carried, check, random_feed, run2, totals};
 
 type Item = (Option<Row>, Row);
 type Out = BTreeMap<(Row, Option<Row>), Diff>;
@@ -73,9 +73,9 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let mut output = Feed::new();
         for (epoch, (rows, reference)) in rows.iter().zip(&reference).enumerate() {
             if epoch % 5 == 4 {
-                let bytes = state.snapshot().unwrap();
+                let snapshot = carried(&state.snapshot());
                 state = JoinState::with_overlay(kind, 16);
-                state.restore(&bytes, |_| true).unwrap();
+                state.restore(&snapshot, &|_| true).unwrap();
             }
             let mut out = Vec::new();
             state.apply(rows.clone(), reference, &mut out);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::testing::{Feed, Random, check, draw_change, losers, random_feed, run, run2, totals, winners};
+use crate::testing::{Feed, Random, carried, check, draw_change, losers, random_feed, run, run2, totals, winners};
 
 fn sequence(n: u64) -> Row {
     Row::from(n.to_be_bytes().as_slice())
@@ -69,13 +69,13 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let mut output = Feed::new();
         for (epoch, updates) in changes.iter().enumerate() {
             if epoch % 6 == 5 {
-                let shards: Vec<_> = states.iter().map(|state| state.snapshot().unwrap()).collect();
+                let shards: Vec<_> = states.iter_mut().map(|state| carried(&state.snapshot())).collect();
                 let workers = 1 + random.below(3);
                 states = (0..workers)
                     .map(|worker| {
                         let mut state = Scd1State::with_overlay(append_only, 16);
                         for shard in &shards {
-                            state.restore(shard, |key| stable_hash(key) % workers == worker).unwrap();
+                            state.restore(shard, &|hash| hash % workers == worker).unwrap();
                         }
                         state
                     })

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::event::Upsert;
-use crate::testing::{Feed, Random, add, check, draw_change, losers, once, random_feed, run, totals, winners};
+use crate::testing::{Feed, Random, add, carried, check, draw_change, losers, once, random_feed, run, totals, winners};
 
 fn row(text: impl AsRef<[u8]>) -> Row {
     Row::from(text.as_ref())
@@ -91,11 +91,11 @@ fn equals_the_oracle_across_segments_and_snapshots() {
         let mut output: Feed<(Row, Version)> = Vec::new();
         for (epoch, updates) in feed.iter().enumerate() {
             if epoch == epochs / 2 {
-                let bytes = states[0].snapshot().unwrap();
+                let snapshot = carried(&states[0].snapshot());
                 states = (0..2u64)
                     .map(|shard| {
                         let mut state = Scd2State::with_overlay(16);
-                        state.restore(&bytes, |key| stable_hash(key) % 2 == shard).unwrap();
+                        state.restore(&snapshot, &|hash| hash % 2 == shard).unwrap();
                         state
                     })
                     .collect();
@@ -203,5 +203,28 @@ fn long_histories_stay_cheap() {
             }
         }
         assert!(touched <= 20_000 * 4);
+    }
+}
+
+/// An event of a row of 64 bytes and a key of 18 takes at most 130 bytes once it is in a segment, whether a key has few
+/// events or more, loaded or restored.
+#[test]
+fn an_event_takes_little_memory() {
+    for events_a_key in [2, 10u64] {
+        let all: Vec<((Row, Change), Diff)> = (0..100_000u64)
+            .map(|n| {
+                let key = row(format!("key {:014}", n * 7 % (100_000 / events_a_key)));
+                let value = format!("{n:064}");
+                let upsert = Upsert { rank: row(&value), tracked: row(&value.as_bytes()[56..]), value: row(&value) };
+                ((key, Change { sequence: row(n.to_be_bytes()), upsert: Some(upsert) }), 1)
+            })
+            .collect();
+        let mut state = Scd2State::new();
+        state.apply(&all, &mut Vec::new());
+        let mut again = Scd2State::new();
+        again.restore(&carried(&state.snapshot()), &|_| true).unwrap();
+        let each = [state.bytes(), again.bytes()].map(|bytes| bytes / 100_000);
+        println!("{events_a_key} events a key: {each:?} bytes an event");
+        assert!(each.iter().all(|each| *each <= 130), "{each:?}");
     }
 }

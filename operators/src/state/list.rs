@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use bytes::Bytes;
+
+use crate::snapshot::{Source, put_number};
 
 /// Boundaries of consecutive ranges. Ranges of one common length need no storage; the others take
 /// four bytes each, or eight once the total passes 4 Gi.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct Ends {
     count: usize,
     total: usize,
@@ -70,6 +72,41 @@ impl Ends {
         start..self.end(i)
     }
 
+    pub(super) fn shrink(&mut self) {
+        self.small.shrink_to_fit();
+        self.large.shrink_to_fit();
+    }
+
+    pub(super) fn encoded_len(&self) -> usize {
+        5 * 8 + self.small.len() * 4 + self.large.len() * 8
+    }
+
+    /// Appends five numbers (count, total, width, ends of four bytes, ends of eight bytes) and the ends.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for number in [self.count, self.total, self.width, self.small.len(), self.large.len()] {
+            put_number(out, number as u64);
+        }
+        out.extend(self.small.iter().flat_map(|end| end.to_le_bytes()));
+        out.extend(self.large.iter().flat_map(|end| end.to_le_bytes()));
+    }
+
+    /// What [`Ends::encode`] wrote. `None` if it contradicts itself.
+    pub(super) fn decode(source: &mut Source) -> Option<Ends> {
+        let mut number = || usize::try_from(source.number()?).ok();
+        let (count, total, width) = (number()?, number()?, number()?);
+        let (small, large) = (number()?, number()?);
+        let small = source.bytes(small.checked_mul(4)?)?;
+        let large = source.bytes(large.checked_mul(8)?)?;
+        let ends = Ends {
+            count,
+            total,
+            width,
+            small: small.as_chunks().0.iter().map(|end| u32::from_le_bytes(*end)).collect(),
+            large: large.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect(),
+        };
+        ends.consistent().then_some(ends)
+    }
+
     /// Whether the stored numbers agree with each other, for data that comes from outside.
     pub(super) fn consistent(&self) -> bool {
         if self.uniform() {
@@ -86,35 +123,18 @@ impl Ends {
     }
 }
 
-fn serialize_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bytes(bytes)
-}
-
-struct BytesVisitor;
-
-impl serde::de::Visitor<'_> for BytesVisitor {
-    type Value = Vec<u8>;
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a byte string")
-    }
-    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-        Ok(bytes.to_vec())
-    }
-    fn visit_byte_buf<E: serde::de::Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
-        Ok(bytes)
-    }
-}
-
-fn deserialize_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    deserializer.deserialize_byte_buf(BytesVisitor)
-}
-
-/// Byte strings, end to end in one allocation.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Byte strings, end to end in one allocation, while more are appended.
+#[derive(Debug, Default)]
 pub(super) struct ByteList {
     ends: Ends,
-    #[serde(serialize_with = "serialize_bytes", deserialize_with = "deserialize_bytes")]
     bytes: Vec<u8>,
+}
+
+/// Byte strings, end to end, that stay as they are. They may be a part of what was read from a file.
+#[derive(Debug, Default)]
+pub(super) struct Packed {
+    ends: Ends,
+    bytes: Bytes,
 }
 
 impl ByteList {
@@ -127,13 +147,25 @@ impl ByteList {
         self.bytes.extend_from_slice(item);
     }
 
-    /// Length of all strings together.
-    pub(super) fn byte_len(&self) -> usize {
-        self.bytes.len()
-    }
-
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve(bytes);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.bytes()
+    }
+
+    /// The same strings, none to follow.
+    pub(super) fn pack(mut self) -> Packed {
+        self.ends.shrink();
+        self.bytes.shrink_to_fit();
+        Packed { ends: self.ends, bytes: Bytes::from(self.bytes) }
+    }
+}
+
+impl Packed {
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
     }
 
     /// The `i`-th string; empty beyond the end.
@@ -141,16 +173,38 @@ impl ByteList {
         self.bytes.get(self.ends.range(i)).unwrap_or_default()
     }
 
-    pub(super) fn consistent(&self) -> bool {
-        self.ends.consistent() && self.ends.total() == self.bytes.len()
+    /// Length of all strings together.
+    pub(super) fn byte_len(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.bytes()
+        self.bytes.len() + self.ends.bytes()
+    }
+
+    /// Bytes that [`Packed::encode`] appends.
+    pub(super) fn encoded_len(&self) -> usize {
+        self.ends.encoded_len() + 8 + self.bytes.len()
+    }
+
+    /// Appends the boundaries, then the length of the strings and the strings.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        self.ends.encode(out);
+        put_number(out, self.bytes.len() as u64);
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// What [`Packed::encode`] wrote; it shares the memory of `source`. `None` if it contradicts itself.
+    pub(super) fn decode(source: &mut Source) -> Option<Packed> {
+        let ends = Ends::decode(source)?;
+        let length = source.number()?;
+        let bytes = source.bytes(usize::try_from(length).ok()?)?;
+        (ends.total() == bytes.len()).then_some(Packed { ends, bytes })
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -163,10 +217,16 @@ mod tests {
             for item in &items {
                 list.push(item);
             }
-            assert!(list.consistent());
-            assert_eq!(list.len(), items.len());
-            for (i, item) in items.iter().enumerate() {
-                assert_eq!(list.get(i), item);
+            let list = list.pack();
+            let mut bytes = Vec::new();
+            list.encode(&mut bytes);
+            assert_eq!(bytes.len(), list.encoded_len());
+            let read = Packed::decode(&mut Source::new(bytes.into())).unwrap();
+            for list in [list, read] {
+                assert_eq!(list.len(), items.len());
+                for (i, item) in items.iter().enumerate() {
+                    assert_eq!(list.get(i), item);
+                }
             }
         }
     }
@@ -184,5 +244,9 @@ mod tests {
             start += len;
         }
         assert!(ends.consistent());
+        let mut bytes = Vec::new();
+        ends.encode(&mut bytes);
+        let read = Ends::decode(&mut Source::new(bytes.into())).unwrap();
+        assert_eq!((read.len(), read.total(), read.range(5)), (ends.len(), ends.total(), ends.range(5)));
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Order;
 use super::overlay::HashedKey;
-use super::segment::Segment;
+use super::segment::{Draft, Segment};
 
 /// A merge that is under way. Its sources stay in use until it is done.
 #[derive(Debug)]
@@ -18,14 +18,14 @@ pub(super) struct Merge {
     key: Option<(usize, usize)>,
     /// Its remaining entries, by segment.
     spans: Vec<(usize, Range<usize>)>,
-    out: Segment,
+    out: Draft,
     /// Entries of the parts whose count has changed since the merge began.
     touched: Vec<(HashedKey, usize, usize)>,
 }
 
 impl Merge {
     pub(super) fn new(segments: &[Segment], parts: Range<usize>) -> Self {
-        let mut out = Segment::default();
+        let mut out = Draft::default();
         out.reserve(segments.get(parts.clone()).unwrap_or_default());
         Merge { heads: vec![0; parts.len()], parts, key: None, spans: Vec::new(), out, touched: Vec::new() }
     }
@@ -113,22 +113,22 @@ impl Merge {
     }
 
     /// Puts the result in the place of the parts.
-    pub(super) fn finish<O: Order>(mut self, segments: &mut Vec<Segment>) {
-        self.out.seal();
+    pub(super) fn finish<O: Order>(self, segments: &mut Vec<Segment>) {
+        let mut out = self.out.seal();
         for (key, segment, i) in self.touched {
             let Some(source) = segments.get(segment) else {
                 continue;
             };
             let order = source.order(i);
             // An entry that was dead when its turn came is not there.
-            let Some(span) = self.out.find(key.hash, &key.key) else {
+            let Some(span) = out.find(key.hash, &key.key) else {
                 continue;
             };
-            let at = self.out.lower::<O>(&span, order);
-            if at < span.end && O::compare(self.out.order(at), order) == Ordering::Equal {
-                self.out.set_count(at, source.count(i));
+            let at = out.lower::<O>(&span, order);
+            if at < span.end && O::compare(out.order(at), order) == Ordering::Equal {
+                out.set_count(at, source.count(i));
             }
         }
-        segments.splice(self.parts, Some(self.out).filter(|out| !out.is_empty()));
+        segments.splice(self.parts, Some(out).filter(|out| !out.is_empty()));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use super::Entry;
-use super::segment::Segment;
+use super::segment::{Draft, Segment};
 use crate::row::{Row, stable_hash};
 
 /// Bytes of entries that are gone, before they are a reason to make a segment.
@@ -69,6 +69,11 @@ impl Overlay {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Row> {
         self.keys.keys().map(|key| &key.key)
+    }
+
+    /// The entries of `key`, in order.
+    pub(super) fn entries(&self, key: &HashedKey) -> impl Iterator<Item = Entry<'_>> {
+        self.keys.get(key).into_iter().flatten().map(|cell| self.entry(cell))
     }
 
     /// Takes the cells of `key` out of their place, if there is one.
@@ -141,14 +146,13 @@ impl Overlay {
     pub(super) fn flat(&self) -> Segment {
         let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = self.keys.iter().collect();
         keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
-        let mut segment = Segment::default();
+        let mut segment = Draft::default();
         for (key, cells) in keys {
             for cell in cells {
                 segment.push(self.order(cell), self.data(cell), cell.count);
             }
             segment.close_key(key.hash, &key.key);
         }
-        segment.seal();
-        segment
+        segment.seal()
     }
 }

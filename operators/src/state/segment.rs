@@ -2,22 +2,19 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
-use serde::{Deserialize, Serialize};
+use bytes::Bytes;
 
-use super::list::{ByteList, Ends};
+use super::list::{ByteList, Ends, Packed};
 use super::live::Live;
 use super::{Entry, Order};
 use crate::row::stable_hash;
+use crate::snapshot::{SnapshotError, Source, put_number};
 
-/// Entries sorted by (hash of the key, key, order).
-///
-/// The bytes never change. Counts do: an entry whose count becomes zero is dead, is skipped by
-/// navigation, and disappears at the next merge.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Segment {
-    /// Hashes of `keys`; recomputed when a snapshot is read.
-    #[serde(skip)]
+/// Sorted entries while they are put together.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
     hashes: Vec<u64>,
     keys: ByteList,
     /// The entries of each key.
@@ -26,26 +23,12 @@ pub(super) struct Segment {
     datas: ByteList,
     /// Count of each entry; empty while all are one.
     counts: Vec<i64>,
-    /// The entries with a positive count; absent while all are positive.
-    #[serde(skip)]
-    live: Option<Live>,
-    #[serde(skip)]
-    dead: usize,
 }
 
-impl Segment {
-    /// Number of entries, dead ones included.
+impl Draft {
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.orders.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.orders.len() == 0
-    }
-
-    /// Entries with a count of zero.
-    pub(super) fn dead(&self) -> usize {
-        self.dead
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -57,9 +40,7 @@ impl Segment {
             + self.counts.capacity() * 8
     }
 
-    // ------------------------------------------------------------------ building
-
-    /// Appends an entry to the key that the next [`Segment::close_key`] names.
+    /// Appends an entry to the key that the next [`Draft::close_key`] names.
     pub(super) fn push(&mut self, order: &[u8], data: &[u8], count: i64) {
         if count != 1 && self.counts.is_empty() {
             self.counts.resize(self.len(), 1);
@@ -73,11 +54,11 @@ impl Segment {
 
     /// Makes room for the entries of `parts`.
     pub(super) fn reserve(&mut self, parts: &[Segment]) {
-        let sum = |size: fn(&Segment) -> usize| parts.iter().map(size).sum();
-        self.hashes.reserve(sum(|part| part.hashes.len()));
-        self.keys.reserve(sum(|part| part.keys.byte_len()));
-        self.orders.reserve(sum(|part| part.orders.byte_len()));
-        self.datas.reserve(sum(|part| part.datas.byte_len()));
+        let sum = |size: fn(&Sealed) -> usize| parts.iter().map(|part| size(&part.sealed)).sum();
+        self.hashes.reserve(sum(|part| part.0.hashes.len()));
+        self.keys.reserve(sum(|part| part.0.keys.byte_len()));
+        self.orders.reserve(sum(|part| part.0.orders.byte_len()));
+        self.datas.reserve(sum(|part| part.0.datas.byte_len()));
     }
 
     /// Gives the entries pushed since the last call to `key`. Without entries there is no key.
@@ -91,63 +72,285 @@ impl Segment {
     }
 
     /// Ends the building: from here on entries may die.
-    pub(super) fn seal(&mut self) {
-        self.live = None;
-        self.dead = 0;
-        let bound = self.len();
-        for (i, count) in self.counts.iter().enumerate() {
-            if *count <= 0 {
-                self.live.get_or_insert_with(|| Live::all(bound)).set(i, false);
-                self.dead += usize::from(*count == 0);
+    pub(super) fn seal(mut self) -> Segment {
+        self.hashes.shrink_to_fit();
+        self.spans.shrink();
+        let sealed = Sealed(Arc::new(Body {
+            hashes: self.hashes,
+            keys: self.keys.pack(),
+            spans: self.spans,
+            orders: self.orders.pack(),
+            datas: self.datas.pack(),
+            label: OnceLock::new(),
+        }));
+        Segment::new(sealed, self.counts)
+    }
+}
+
+/// Entries of many keys that never change, apart from their counts, which are kept beside them. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Sealed(Arc<Body>);
+
+#[derive(Debug)]
+struct Body {
+    /// Hashes of `keys`; recomputed when they are read back.
+    hashes: Vec<u64>,
+    keys: Packed,
+    /// The entries of each key.
+    spans: Ends,
+    orders: Packed,
+    datas: Packed,
+    label: OnceLock<u64>,
+}
+
+impl Sealed {
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.orders.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A number that whoever stores the entries has given them, to know them again in a later snapshot.
+    #[must_use]
+    pub fn label(&self) -> Option<u64> {
+        self.0.label.get().copied()
+    }
+
+    /// Gives them a number, once; later calls change nothing.
+    pub fn set_label(&self, label: u64) {
+        let _ = self.0.label.set(label);
+    }
+
+    fn bytes(&self) -> usize {
+        let body = &self.0;
+        body.hashes.capacity() * 8 + body.keys.bytes() + body.spans.bytes() + body.orders.bytes() + body.datas.bytes()
+    }
+
+    /// Length of what [`Sealed::encode`] appends.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let body = &self.0;
+        body.keys.encoded_len() + body.spans.encoded_len() + body.orders.encoded_len() + body.datas.encoded_len()
+    }
+
+    /// Appends the entries as bytes: the keys, the number of entries of each, their orders, their data.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.0.keys.encode(out);
+        self.0.spans.encode(out);
+        self.0.orders.encode(out);
+        self.0.datas.encode(out);
+    }
+
+    /// Reads back what [`Sealed::encode`] wrote. The memory of `bytes` is shared, not copied.
+    ///
+    /// # Errors
+    /// If the content contradicts itself. That it is what was written is for a checksum to say.
+    pub fn decode(bytes: Bytes) -> Result<Sealed, SnapshotError> {
+        Sealed::read(&mut Source::new(bytes)).ok_or(SnapshotError::Damaged)
+    }
+
+    fn read(source: &mut Source) -> Option<Sealed> {
+        let keys = Packed::decode(source)?;
+        let spans = Ends::decode(source)?;
+        let (orders, datas) = (Packed::decode(source)?, Packed::decode(source)?);
+        let fits = source.is_empty()
+            && keys.len() == spans.len()
+            && spans.total() == orders.len()
+            && orders.len() == datas.len();
+        let hashes: Vec<u64> = (0..keys.len()).map(|k| stable_hash(keys.get(k))).collect();
+        let sorted = hashes.iter().zip(0..).is_sorted_by(|(a, i), (b, j)| (*a, keys.get(*i)) < (*b, keys.get(*j)));
+        let body = Body { hashes, keys, spans, orders, datas, label: OnceLock::new() };
+        (fits && sorted).then(|| Sealed(Arc::new(body)))
+    }
+}
+
+/// Entries at one moment: what never changes, and the counts of then.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    sealed: Sealed,
+    counts: Counts,
+}
+
+#[derive(Clone, Debug)]
+enum Counts {
+    /// Those that are not one, by place.
+    Few(Vec<(usize, i64)>),
+    All(Vec<i64>),
+}
+
+impl Frozen {
+    /// The entries.
+    #[must_use]
+    pub fn sealed(&self) -> &Sealed {
+        &self.sealed
+    }
+
+    /// The counts as bytes; none if all are one.
+    #[must_use]
+    pub fn counts(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match &self.counts {
+            Counts::Few(few) => {
+                for (place, count) in few {
+                    put_number(&mut out, *place as u64);
+                    put_number(&mut out, count.cast_unsigned());
+                }
+            }
+            Counts::All(all) => {
+                // No place: it is beyond the end.
+                put_number(&mut out, u64::MAX);
+                all.iter().for_each(|count| put_number(&mut out, count.cast_unsigned()));
+            }
+        }
+        out
+    }
+
+    /// Entries with the counts that [`Frozen::counts`] wrote.
+    ///
+    /// # Errors
+    /// If the counts are not those of such entries.
+    pub fn new(sealed: Sealed, counts: Bytes) -> Result<Frozen, SnapshotError> {
+        let counts = Counts::read(counts, sealed.len()).ok_or(SnapshotError::Damaged)?;
+        Ok(Frozen { sealed, counts })
+    }
+
+    /// As they lie in state, as far as `keep` says yes to the hash of the key.
+    pub(super) fn thaw(&self, keep: &dyn Fn(u64) -> bool) -> Segment {
+        let whole = Segment::new(self.sealed.clone(), self.counts.clone().all(self.sealed.len()));
+        if self.sealed.0.hashes.iter().all(|hash| keep(*hash)) {
+            return whole;
+        }
+        let mut part = Draft::default();
+        for k in (0..whole.key_count()).filter(|k| keep(whole.hash(*k))) {
+            for entry in whole.span(k).map(|i| whole.entry(i)).filter(|entry| entry.count != 0) {
+                part.push(entry.order, entry.data, entry.count);
+            }
+            part.close_key(whole.hash(k), whole.key(k));
+        }
+        part.seal()
+    }
+}
+
+impl Counts {
+    fn of(counts: &[i64]) -> Counts {
+        let few = counts.iter().filter(|count| **count != 1).count();
+        if few > counts.len() / 2 {
+            return Counts::All(counts.to_vec());
+        }
+        Counts::Few(counts.iter().copied().enumerate().filter(|(_, count)| *count != 1).collect())
+    }
+
+    fn read(bytes: Bytes, entries: usize) -> Option<Counts> {
+        let mut source = Source::new(bytes);
+        let mut few = Vec::new();
+        while !source.is_empty() {
+            let place = source.number()?;
+            if place == u64::MAX && few.is_empty() {
+                let all = source.bytes(entries.checked_mul(8)?)?;
+                let all = all.as_chunks().0.iter().map(|count| i64::from_le_bytes(*count)).collect();
+                return source.is_empty().then_some(Counts::All(all));
+            }
+            let place = usize::try_from(place).ok().filter(|place| *place < entries)?;
+            few.push((place, source.number()?.cast_signed()));
+        }
+        Some(Counts::Few(few))
+    }
+
+    /// One count an entry, or nothing where all are one.
+    fn all(self, entries: usize) -> Vec<i64> {
+        match self {
+            Counts::All(all) => all,
+            Counts::Few(few) if few.is_empty() => Vec::new(),
+            Counts::Few(few) => {
+                let mut all = vec![1; entries];
+                for (place, count) in few {
+                    if let Some(slot) = all.get_mut(place) {
+                        *slot = count;
+                    }
+                }
+                all
             }
         }
     }
+}
 
-    /// Recomputes what a snapshot leaves out. False if the content contradicts itself.
-    pub(super) fn rebuild<O: Order>(&mut self) -> bool {
-        let lengths = self.keys.len() == self.spans.len()
-            && self.spans.total() == self.orders.len()
-            && self.orders.len() == self.datas.len()
-            && (self.counts.is_empty() || self.counts.len() == self.orders.len());
-        let ends =
-            self.keys.consistent() && self.spans.consistent() && self.orders.consistent() && self.datas.consistent();
-        if !lengths || !ends {
-            return false;
+/// Entries sorted by (hash of the key, key, order), as they lie in state.
+///
+/// The bytes never change. Counts do: an entry whose count becomes zero is dead, is skipped by
+/// navigation, and disappears at the next merge.
+#[derive(Debug)]
+pub(super) struct Segment {
+    sealed: Sealed,
+    /// Count of each entry; empty while all are one.
+    counts: Vec<i64>,
+    /// The entries with a positive count; absent while all are positive.
+    live: Option<Live>,
+    dead: usize,
+}
+
+impl Segment {
+    fn new(sealed: Sealed, counts: Vec<i64>) -> Self {
+        let bound = sealed.len();
+        let (mut live, mut dead) = (None, 0);
+        for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count <= 0) {
+            live.get_or_insert_with(|| Live::all(bound)).set(i, false);
+            dead += usize::from(*count == 0);
         }
-        self.hashes = (0..self.keys.len()).map(|k| stable_hash(self.keys.get(k))).collect();
-        let keys =
-            (1..self.keys.len()).all(|k| (self.hash(k - 1), self.keys.get(k - 1)) < (self.hash(k), self.keys.get(k)));
-        let orders = (0..self.keys.len()).all(|k| {
-            let span = self.span(k);
-            (span.start + 1..span.end).all(|i| O::compare(self.order(i - 1), self.order(i)) == Ordering::Less)
-        });
-        self.seal();
-        keys && orders
+        Segment { sealed, counts, live, dead }
+    }
+
+    /// What the segment holds now.
+    pub(super) fn freeze(&self) -> Frozen {
+        Frozen { sealed: self.sealed.clone(), counts: Counts::of(&self.counts) }
+    }
+
+    /// Number of entries, dead ones included.
+    pub(super) fn len(&self) -> usize {
+        self.sealed.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sealed.is_empty()
+    }
+
+    /// Entries with a count of zero.
+    pub(super) fn dead(&self) -> usize {
+        self.dead
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.sealed.bytes() + self.counts.capacity() * 8
     }
 
     // ------------------------------------------------------------------ keys
 
     pub(super) fn key_count(&self) -> usize {
-        self.hashes.len()
+        self.sealed.0.hashes.len()
     }
 
     pub(super) fn hash(&self, k: usize) -> u64 {
-        self.hashes.get(k).copied().unwrap_or(u64::MAX)
+        self.sealed.0.hashes.get(k).copied().unwrap_or(u64::MAX)
     }
 
     pub(super) fn key(&self, k: usize) -> &[u8] {
-        self.keys.get(k)
+        self.sealed.0.keys.get(k)
     }
 
     /// The entries of the `k`-th key.
     pub(super) fn span(&self, k: usize) -> Range<usize> {
-        self.spans.range(k)
+        self.sealed.0.spans.range(k)
     }
 
     /// The entries of `key`, if it is here.
     pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<Range<usize>> {
         let mut k = self.lower_hash(hash);
-        while self.hashes.get(k) == Some(&hash) {
+        while self.sealed.0.hashes.get(k) == Some(&hash) {
             match self.key(k).cmp(key) {
                 Ordering::Less => k += 1,
                 Ordering::Equal => return Some(self.span(k)),
@@ -162,10 +365,10 @@ impl Segment {
     /// Hashes are evenly spread, so their value tells their place to within about the square root
     /// of their number, and a second guess to within a few.
     fn lower_hash(&self, hash: u64) -> usize {
-        let count = self.hashes.len();
+        let count = self.sealed.0.hashes.len();
         let place = |hash: u64| ((u128::from(hash) * count as u128) >> 64) as usize;
         let guess = place(hash);
-        let guess = match self.hashes.get(guess) {
+        let guess = match self.sealed.0.hashes.get(guess) {
             None => return 0,
             Some(found) if *found < hash => (guess + place(hash - found)).min(count - 1),
             Some(found) => guess.saturating_sub(place(found - hash)),
@@ -187,18 +390,18 @@ impl Segment {
                 low = low.saturating_sub(step);
             }
         }
-        let within = self.hashes.get(low..high.min(count)).unwrap_or_default();
+        let within = self.sealed.0.hashes.get(low..high.min(count)).unwrap_or_default();
         low + within.partition_point(|found| *found < hash)
     }
 
     // ------------------------------------------------------------------ entries
 
     pub(super) fn order(&self, i: usize) -> &[u8] {
-        self.orders.get(i)
+        self.sealed.0.orders.get(i)
     }
 
     pub(super) fn data(&self, i: usize) -> &[u8] {
-        self.datas.get(i)
+        self.sealed.0.datas.get(i)
     }
 
     pub(super) fn count(&self, i: usize) -> i64 {

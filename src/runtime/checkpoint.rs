@@ -1,0 +1,260 @@
+//! Checkpoints: what the operators remember at the end of an epoch, kept so that the next run need not rebuild it.
+//!
+//! Nothing depends on them. One that is missing, damaged, of another release or of other definitions costs the reading
+//! of the replay points, as without checkpoints.
+
+mod format;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use silverflow_operators::STATE_FORMAT;
+
+use self::format::Manifest;
+use self::store::{States, Store, Written};
+use super::computed::Computed;
+use super::supervisor::Supervisor;
+use super::worker::FromWorker;
+use crate::dataflow::{ROW_FORMAT, Restored, Start, UNUSABLE};
+use crate::error::{Error, Fault, Result};
+use crate::lake::{History, Lake};
+use crate::pipeline::Pipeline;
+use crate::plan::{Plan, SEMANTICS};
+
+/// Rows after which a checkpoint is worth more than reading them back, unless the configuration says otherwise.
+const ROWS: u64 = 50_000;
+/// Epochs after which it is, however few rows they had: each is a commit to look at.
+const EPOCHS: u64 = 100;
+/// Seconds between two checkpoints while a run goes on.
+const SECONDS: u64 = 60;
+
+const ROWS_KEY: &str = "silverflow.checkpoint.rows";
+const SECONDS_KEY: &str = "silverflow.checkpoint.seconds";
+
+/// When a checkpoint is taken.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    rows: u64,
+    interval: Duration,
+}
+
+impl Policy {
+    fn of(pipeline: &Pipeline) -> Result<Policy> {
+        let number = |key: &str, default: u64| match pipeline.configuration.get(key) {
+            None => Ok(default),
+            Some(text) => text.trim().parse().map_err(|_| {
+                Error::user("INVALID_CONFIGURATION", format!("{key} is `{text}`, which is no whole number"))
+            }),
+        };
+        Ok(Policy { rows: number(ROWS_KEY, ROWS)?, interval: Duration::from_secs(number(SECONDS_KEY, SECONDS)?) })
+    }
+}
+
+/// A checkpoint that the run has begun with.
+pub struct Base {
+    /// The epoch at whose end it was taken.
+    pub epoch: u64,
+    /// Delta versions of the tables at the end of that epoch.
+    pub versions: BTreeMap<String, i64>,
+}
+
+/// The checkpoints of a run.
+pub struct Checkpoints {
+    store: Arc<Mutex<Store>>,
+    policy: Policy,
+    /// Rows and epochs that a run would have to read back which starts from the last checkpoint.
+    rows: u64,
+    epochs: u64,
+    last: Instant,
+    /// There is a checkpoint that the next run could begin with.
+    exists: bool,
+    writing: Option<JoinHandle<Result<Written>>>,
+}
+
+fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
+    plan.datasets.iter().map(|d| (d.label(), d.fingerprint.clone())).collect()
+}
+
+impl Checkpoints {
+    /// Those of a pipeline's storage.
+    ///
+    /// # Errors
+    /// `INVALID_CONFIGURATION` (user).
+    pub fn new(pipeline: &Pipeline, lake: &Lake) -> Result<Checkpoints> {
+        Ok(Checkpoints {
+            store: Arc::new(Mutex::new(Store::new(lake))),
+            policy: Policy::of(pipeline)?,
+            rows: 0,
+            epochs: 0,
+            last: Instant::now(),
+            exists: false,
+            writing: None,
+        })
+    }
+
+    /// The newest checkpoint that the tables of `history` can be brought on from, under the definitions of `plan`. If any
+    /// definition has changed, or tables are to be set by comparison, everything is computed anew and there is none.
+    pub fn find(
+        &mut self,
+        plan: &Plan,
+        start: &Start,
+        history: &History,
+        io: &tokio::runtime::Handle,
+        warn: &dyn Fn(&str),
+    ) -> Option<(Base, Restored)> {
+        let last = history.last_complete?;
+        // Rows that are judged again only because the clock releases them wait in the clock's own state.
+        let timed = |index: &usize| plan.datasets.get(*index).is_some_and(|dataset| !dataset.boundaries.is_empty());
+        if !start.compare.is_empty() || !start.rejudge.iter().all(timed) {
+            return None;
+        }
+        let own = fingerprints(plan);
+        let fits = |manifest: &Manifest| {
+            manifest.epoch <= last
+                && manifest.fingerprints == own
+                && history.walls.get(&manifest.epoch) == Some(&manifest.wall_micros)
+        };
+        let mut store = self.store.lock().ok()?;
+        match io.block_on(store.find(fits, warn)) {
+            Ok(found) => found.map(|found| {
+                self.epochs = last - found.manifest.epoch;
+                self.exists = true;
+                tracing::debug!(epoch = found.manifest.epoch, bytes = found.bytes, "checkpoint");
+                let Manifest { epoch, versions, .. } = found.manifest;
+                (Base { epoch, versions }, found.state)
+            }),
+            Err(error) => {
+                warn(&format!("checkpoints cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Rows were read back at the start, or came in an epoch.
+    pub fn grown(&mut self, rows: u64) {
+        self.rows += rows;
+    }
+
+    /// An epoch is complete.
+    pub fn passed(&mut self) {
+        self.epochs += 1;
+    }
+
+    /// Whether it is worth it: now that the run ends, or while it goes on. Where there is one already, a run does not end
+    /// without the next: it costs what has changed, and without it the next run would begin to pay for this one.
+    fn due(&self, ending: bool) -> bool {
+        let grown = self.rows >= self.policy.rows || self.epochs >= EPOCHS;
+        (grown || (ending && self.exists && self.epochs > 0))
+            && (ending || (self.last.elapsed() >= self.policy.interval && self.idle()))
+    }
+
+    fn idle(&self) -> bool {
+        self.writing.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn write(&mut self, manifest: Manifest, states: States, io: &tokio::runtime::Handle) -> Result<()> {
+        self.settle(true)?;
+        let (store, io) = (Arc::clone(&self.store), io.clone());
+        self.writing = Some(std::thread::spawn(move || match store.lock() {
+            Ok(mut store) => io.block_on(store.write(manifest, &states)),
+            Err(_) => Err(Error::internal("an earlier checkpoint panicked")),
+        }));
+        (self.rows, self.epochs, self.last, self.exists) = (0, 0, Instant::now(), true);
+        Ok(())
+    }
+
+    /// Hears how the last writing ended; waits for that with `wait`.
+    fn settle(&mut self, wait: bool) -> Result<()> {
+        let Some(writing) = self.writing.take_if(|writing| wait || writing.is_finished()) else { return Ok(()) };
+        let written = writing.join().map_err(|_| Error::internal("writing a checkpoint panicked"))??;
+        tracing::debug!(bytes = written.bytes, reused = written.reused, "checkpoint written");
+        Ok(())
+    }
+}
+
+impl Drop for Checkpoints {
+    // A run that fails does not leave a thread behind that writes to its storage.
+    fn drop(&mut self) {
+        if let Err(error) = self.settle(true) {
+            tracing::warn!("the checkpoint was not written: {error}");
+        }
+    }
+}
+
+impl Supervisor {
+    /// Takes a checkpoint of the epoch that has just been completed, if it is worth it. The run goes on while it is
+    /// written; with `ending` it is durable when this returns. No epoch may be under way.
+    ///
+    /// A checkpoint that cannot be written is no failure of the run: `say` is told, and the next run reads more back.
+    ///
+    /// # Errors
+    /// Internal, if the workers have ended.
+    pub(super) fn checkpoint(&mut self, ending: bool, say: &dyn Fn(&str)) -> Result<()> {
+        let missed = |result: Result<()>| {
+            if let Err(error) = result {
+                say(&format!("the checkpoint was not written: {error}"));
+            }
+        };
+        let due = self.checkpoints.due(ending);
+        missed(self.checkpoints.settle(ending));
+        if !due {
+            return Ok(());
+        }
+        let (Some(epoch), Some(wall_micros)) =
+            (self.report.last_epoch, self.report.last_epoch.and_then(|e| self.walls.get(&e).copied()))
+        else {
+            return Ok(());
+        };
+        let states = self.states()?;
+        let manifest = Manifest {
+            epoch,
+            wall_micros,
+            state_format: STATE_FORMAT,
+            row_format: ROW_FORMAT,
+            semantics: SEMANTICS,
+            workers: states.len(),
+            fingerprints: fingerprints(&self.plan),
+            versions: self.versions.clone(),
+            objects: Vec::new(),
+            operators: BTreeMap::new(),
+        };
+        missed(self.checkpoints.write(manifest, states, &self.io));
+        if ending {
+            missed(self.checkpoints.settle(true));
+        }
+        Ok(())
+    }
+
+    /// Whether hydration failed because of the checkpoint that it began with; from then on there is none.
+    pub(super) fn abandons_checkpoint(&mut self, error: &Error, say: &dyn Fn(&str)) -> bool {
+        let Some(base) = self.base.take_if(|_| {
+            // What was read on top of it may be gone from the tables' logs while the tables are as they should be.
+            error.code() == UNUSABLE || error.fault() == Fault::External
+        }) else {
+            return false;
+        };
+        say(&format!("the checkpoint of epoch {} cannot be used: {error}", base.epoch));
+        self.begin.state = None;
+        self.report.checkpoint = None;
+        self.checkpoints.exists = false;
+        true
+    }
+
+    fn states(&self) -> Result<States> {
+        let ended = || Error::internal("the workers have ended");
+        if !self.mail.snapshot() {
+            return Err(ended());
+        }
+        let mut states = States::new();
+        while states.len() < self.mail.workers() {
+            match self.events.recv().map_err(|_| ended())? {
+                FromWorker::Snapshot { worker, states: of_worker } => _ = states.insert(worker, of_worker),
+                other => _ = Computed::default().hear(other, 0)?,
+            }
+        }
+        Ok(states)
+    }
+}
