@@ -162,6 +162,9 @@ impl Actor {
         let wrong = |e| Error::internal("changes do not fit the table").caused_by(e).dataset(&name).epoch(epoch);
         let (mut inserts, mut deletes): (Vec<RecordBatch>, Vec<RecordBatch>) = (Vec::new(), Vec::new());
         let held = std::mem::take(&mut self.held);
+        if self.table.epoch().is_some_and(|at| at >= epoch) {
+            return Ok(None);
+        }
         for batch in held.into_iter().chain(batches) {
             let (added, removed) =
                 to_stored(&batch, &self.schema, self.keeps_epoch).and_then(Batch::into_parts).map_err(wrong)?;

@@ -51,12 +51,12 @@ fn run_for(project: &Project, arguments: &[String], patience: Duration) -> End {
     }
 }
 
-/// One file of each of the two feeds: few keys, so that everything touches everything.
+/// One file of each of the two feeds: few keys, so that everything touches everything. One product never comes.
 fn files(dice: &mut Dice, file: usize) -> [(&'static str, String, Vec<Value>); 2] {
     let orders = (0..1 + dice.below(3)).map(|_| {
         let op = ["U", "U", "U", "D"][dice.below(4)];
         json!({
-            "id": dice.below(6), "s": dice.below(60), "product": dice.below(5), "amount": dice.below(8) as i64 - 1,
+            "id": dice.below(6), "s": dice.below(60), "product": dice.below(6), "amount": dice.below(8) as i64 - 1,
             "op": op,
         })
     });
