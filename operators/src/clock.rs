@@ -11,7 +11,7 @@ use crate::batch::consolidate_from;
 use crate::epochs::{Rows, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{Bytewise, KeyedState};
+use crate::state::{Bytewise, KeyedState, Run};
 use crate::{Diff, Epoch};
 
 /// A point on the clock, in whatever unit the caller counts from where it begins.
@@ -179,12 +179,22 @@ impl State for ClockState {
         "clock"
     }
 
+    /// Cost: a sort of the whole state, which is in the order in which rows fall due.
     fn snapshot(&mut self) -> Snapshot {
-        let mut rows = KeyedState::<Bytewise>::new();
-        for ((_, row), (moments, count)) in &self.waiting {
+        let mut waiting: Vec<(u64, &Row, &[Moment], i64)> = self
+            .waiting
+            .iter()
+            .map(|((_, row), (moments, count))| (stable_hash(row), row, moments.as_slice(), *count as i64))
+            .collect();
+        waiting.sort_unstable();
+        let mut run = Run::default();
+        for (_, row, moments, count) in waiting {
             let order: Vec<u8> = moments.iter().flat_map(|moment| moment.to_be_bytes()).collect();
-            rows.at(row).add(&order, *count as i64);
+            run.push(&order, b"", count);
+            run.close_key(row);
         }
+        let mut rows = KeyedState::<Bytewise>::new();
+        rows.load(run);
         let mut now = KeyedState::<Bytewise>::new();
         now.at(&Row::default()).add(&self.now.to_be_bytes(), 1);
         Snapshot::new(self.kind(), vec![rows.freeze(), now.freeze()])

@@ -198,7 +198,8 @@ impl Supervisor {
                 say(&format!("the checkpoint was not written: {error}"));
             }
         };
-        let due = self.checkpoints.due(ending);
+        // While a table holds other rows than the operators have given it, its versions do not go with their state.
+        let due = self.checkpoints.due(ending) && self.unsettled().is_empty();
         missed(self.checkpoints.settle(ending));
         if !due {
             return Ok(());

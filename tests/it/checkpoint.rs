@@ -13,9 +13,10 @@ use crate::support::{Dice, Project, assert_rows};
 
 const DEFINITIONS: &str = "
 CREATE STREAMING TABLE facts (
-  CONSTRAINT is_named EXPECT (v IS NOT NULL) ON VIOLATION QUARANTINE
+  CONSTRAINT is_named EXPECT (v IS NOT NULL) ON VIOLATION QUARANTINE,
+  CONSTRAINT has_come EXPECT (at <= current_timestamp()) ON VIOLATION QUARANTINE
 ) AS SELECT * FROM STREAM read_files(
-  'landing/facts', format => 'json', schema => 'k BIGINT, s BIGINT, ref BIGINT, v STRING, d DOUBLE, op STRING');
+  'landing/facts', format => 'json', schema => 'k BIGINT, s BIGINT, ref BIGINT, v STRING, d DOUBLE, op STRING, at TIMESTAMP');
 CREATE STREAMING TABLE changes AS SELECT * FROM STREAM read_files(
   'landing/changes', format => 'json', schema => 'id BIGINT, s BIGINT, op STRING, label STRING');
 CREATE STREAMING TABLE known;
@@ -43,11 +44,13 @@ CREATE FLOW reject AS INSERT INTO rejected BY NAME SELECT k, s, failures FROM ST
 CREATE STREAMING TABLE present AS SELECT f.k, f.s FROM STREAM(facts) AS f LEFT SEMI JOIN known AS r ON f.ref = r.id;
 CREATE STREAMING TABLE absent AS SELECT f.k, f.s FROM STREAM(facts) AS f LEFT ANTI JOIN labels AS r ON f.ref = r.id;
 CREATE STREAMING TABLE paired AS SELECT f.k, f.s, c.label FROM STREAM(facts) AS f JOIN changes AS c ON f.ref = c.id;
+CREATE STREAMING TABLE aged AS SELECT k, s FROM STREAM(facts) WHERE at < current_timestamp() - INTERVAL 20 SECONDS;
 CREATE MATERIALIZED VIEW numbers AS SELECT DISTINCT d FROM facts;
 CREATE MATERIALIZED VIEW names AS SELECT DISTINCT v, label FROM tagged;
 ";
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
+    "aged",
     "facts",
     "facts_quarantine",
     "known",
@@ -94,12 +97,14 @@ impl Pair<'_> {
         fs::write(self.project.spec(), spec).unwrap();
     }
 
-    fn run(&self, workers: usize) -> (RunReport, Vec<String>) {
+    /// Runs when a batch has landed. From one to the next the clock goes on by a few seconds.
+    fn run(&self, batch: usize, workers: usize) -> (RunReport, Vec<String>) {
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let to = Arc::clone(&lines);
         let progress: silverflow::runtime::Progress =
             Arc::new(move |line: &str| to.lock().unwrap().push(line.to_owned()));
-        let options = RunOptions { workers, progress: Some(progress), ..RunOptions::default() };
+        let wall = format!("2030-01-01T00:00:{:02}Z", batch * 6).parse().unwrap();
+        let options = RunOptions { workers, wall: Some(wall), progress: Some(progress), ..RunOptions::default() };
         let report = self.project.run_with(&options).unwrap();
         let lines = lines.lock().unwrap().clone();
         (report, lines)
@@ -143,6 +148,7 @@ fn land(dice: &mut Dice, batch: usize, pairs: &[&Pair<'_>]) {
             json!({
                 "k": dice.below(6), "s": dice.below(40), "ref": dice.below(6), "v": letter(dice),
                 "d": doubles[dice.below(3)], "op": if dice.once_in(8) { "D" } else { "U" },
+                "at": format!("2030-01-01T00:00:{:02}Z", dice.below(60)),
             })
         })
         .collect();
@@ -187,8 +193,8 @@ fn begins_where_an_earlier_run_ended_and_goes_on_as_if_it_had_read_everything() 
         for batch in 0..9 {
             land(&mut dice, batch, &[&with, &without]);
             let newest = with.epochs().last().copied();
-            let (report, lines) = with.run(1 + dice.below(4));
-            let (plain, _) = without.run(1);
+            let (report, lines) = with.run(batch, 1 + dice.below(4));
+            let (plain, _) = without.run(batch, 1);
             let context = format!("seed {seed}, batch {batch}: {lines:?}");
             if !report.epochs.is_empty() {
                 assert_eq!(report.checkpoint, newest, "{context}");
@@ -231,7 +237,7 @@ fn a_checkpoint_that_cannot_be_used_costs_time_only() {
     pair.configure(Some(0));
     for batch in 0..3 {
         land(&mut dice, batch, &[&pair]);
-        pair.run(2);
+        pair.run(batch, 2);
     }
     let whole: Vec<(PathBuf, Vec<u8>)> =
         pair.checkpoints().into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect();
@@ -272,7 +278,7 @@ fn a_checkpoint_that_cannot_be_used_costs_time_only() {
                 None => fs::remove_file(path).unwrap(),
             }
         }
-        let (report, lines) = pair.run(1 + dice.below(3));
+        let (report, lines) = pair.run(3, 1 + dice.below(3));
         let context = format!("kind {kind}, {chosen:?}: {lines:?}");
         let complaints = lines.iter().filter(|line| line.contains("cannot be used")).count();
         if kind % 2 == 1 {
