@@ -8,15 +8,13 @@ use roaring::RoaringBitmap;
 use serde_json::{Map, Value, json};
 
 use super::change::Change;
-use super::data::{DataFile, Reader};
 use super::difference::Difference;
-use super::index::{Position, RowHasher, RowIndex};
+use super::index::Position;
 use super::locate::Found;
 use super::log::{Outcome, now_millis};
 use super::policy::Limits;
 use super::storage::blocking;
 use super::table::Table;
-use super::types::stored_schema;
 use crate::error::{Error, Result};
 
 /// How often a commit begins again after another writer moved rows to other files.
@@ -194,33 +192,6 @@ impl Table {
         self.committed(version);
         self.epoch = Some(epoch);
         Ok(Some(Committed { version, inserted, deleted, bytes: total }))
-    }
-
-    /// Learns where every live row is.
-    async fn build_index(&mut self) -> Result<()> {
-        self.moves.clear();
-        let (lake, location, schema) = (self.lake.clone(), self.location.clone(), Arc::clone(&self.schema));
-        let files: Vec<(u32, DataFile)> = self.files.iter().map(|(id, file)| (*id, file.clone())).collect();
-        let rows = usize::try_from(self.rows()).unwrap_or(0);
-        let runtime = tokio::runtime::Handle::current();
-        let index = blocking(move || {
-            let hashes = stored_schema(&schema)?;
-            let hasher = RowHasher::new(&hashes)?;
-            let mut index = RowIndex::with_capacity(rows);
-            for (id, file) in files {
-                let mut reader = Reader::open(&lake, &location, &file, &hashes, &runtime)?;
-                while let Some(next) = reader.next_rows() {
-                    let (batch, rows) = next?;
-                    for (hash, row) in hasher.hash(&batch)?.into_iter().zip(rows) {
-                        index.insert(hash, Position { file: id, row });
-                    }
-                }
-            }
-            Ok(index)
-        })
-        .await?;
-        self.index = Some(index);
-        Ok(())
     }
 }
 

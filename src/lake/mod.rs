@@ -20,6 +20,7 @@ pub mod faults;
 mod foreign;
 mod index;
 mod layout;
+mod learn;
 mod locate;
 mod log;
 mod moves;

@@ -67,11 +67,15 @@ fn all(pipeline: &Pipeline, vacuum: bool, io: &Handle) -> Result<OptimizeReport>
     let mut report = OptimizeReport { pipeline: pipeline.name.clone(), tables: Vec::new() };
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.stored != Stored::No) {
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
+            let key = table_key(&plan, id);
+            let ours = matches!(id, TableId::Rows(_)) || dataset.quarantine.is_some();
+            if !ours && !history.versions.contains_key(&key) {
+                continue;
+            }
             let location = path(&lake, dataset, id);
             let Some(mut table) = io.block_on(Table::open(&lake, &location))? else { continue };
             table.claim(table.generation())?;
             table.lay_out(layout(dataset, id));
-            let key = table_key(&plan, id);
             // A table that no complete epoch has changed is read as it was made.
             let keep = history.versions.get(&key).copied().unwrap_or(0);
             let files_before = table.files();

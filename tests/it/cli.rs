@@ -67,6 +67,21 @@ fn a_run_tells_table_by_table_what_it_did() {
 }
 
 #[test]
+fn optimize_tells_what_it_did_to_each_table() {
+    let project = orders();
+    silverflow(&project, &["run"]);
+    project.land("raw", "b", &[json!({"id": 1, "s": 2, "amount": 6}), json!({"id": 3, "s": 2, "amount": 6})]);
+    silverflow(&project, &["run"]);
+    silverflow(&project, &["optimize"])
+        .check(0, &["main.default.orders: 3 rows in 1 files", "log checkpoint", "test: 3 tables, 0"]);
+    silverflow(&project, &["optimize", "--vacuum"]).check(0, &["test: 3 tables, 3 of them were in order"]);
+    let report = silverflow(&project, &["optimize", "--vacuum", "--json"]);
+    let report: Value = serde_json::from_str(&report.check(0, &[]).out).unwrap();
+    assert_eq!(report["tables"][0]["files"], 1);
+    silverflow(&project, &["query", "SELECT * FROM orders", "--format", "csv"]).check(0, &["1,6,2,"]);
+}
+
+#[test]
 fn the_report_has_a_form_for_machines() {
     let project = orders();
     let run = silverflow(&project, &["run", "--json", "--workers", "3"]);

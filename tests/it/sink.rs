@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use silverflow::error::Fault;
 
-use crate::support::{Project, assert_rows};
+use crate::support::{Dice, Project, assert_rows, copy_folder};
 
 const HISTORY: &str = "
 CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files(
@@ -98,4 +98,36 @@ fn optimize_changes_files_and_no_rows() {
     project.optimize(true);
     project.assert_clean("vacuumed");
     assert!(!project.run(1).unwrap().changed());
+}
+
+#[test]
+fn files_are_rewritten_while_the_epochs_go_on() {
+    let sql = HISTORY.replace("format => 'json',", "format => 'json', maxFilesPerTrigger => 1,");
+    let mut dice = Dice::new(7);
+    let project = Project::new(&sql);
+    for file in 0..90 {
+        let row = |id: usize, s: usize| json!({"id": id, "s": s, "note": format!("{file}")});
+        let rows: Vec<_> = (0..4).map(|_| row(dice.below(20), dice.below(2000))).collect();
+        project.land("raw", &format!("f{file:02}"), &rows);
+    }
+    let report = project.run(1).unwrap();
+    assert!(report.epochs.len() >= 90, "{}", report.epochs.len());
+    let rewritten = |table: &str| {
+        let folder = project.path(format!("lakehouse/main/default/{table}/_delta_log"));
+        let entries = fs::read_dir(folder).unwrap().map(|x| fs::read_to_string(x.unwrap().path()).unwrap_or_default());
+        entries.filter(|x| x.contains("\"operation\":\"OPTIMIZE\"")).count()
+    };
+    for table in ["raw", "history"] {
+        assert!(rewritten(table) >= 2, "{table} was rewritten {} times", rewritten(table));
+        project.foreign(table, async |table| {
+            let files = table.snapshot().unwrap().log_data().num_files();
+            assert!(files < 64, "{files} files");
+        });
+    }
+    project.assert_clean("many epochs");
+    // The same rows in one epoch.
+    let whole = Project::new(HISTORY);
+    copy_folder(&project.path("landing"), &whole.path("landing"));
+    whole.run(2).unwrap();
+    assert_rows("history", &project.rows("SELECT * FROM history"), &whole.rows("SELECT * FROM history"));
 }

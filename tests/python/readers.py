@@ -1,8 +1,9 @@
-"""Every Delta table under a storage folder is read alike by delta-rs, DuckDB and Polars.
+"""Every Delta table under a storage folder is read alike by delta-rs, DuckDB, Polars and Sail.
 
     python readers.py STORAGE
 """
 
+import functools
 import json
 import sys
 
@@ -23,6 +24,28 @@ def duckdb(con, path):
     return con.execute(f"from delta_scan('{path}')").to_arrow_table()
 
 
+def by_polars(path):
+    return polars.scan_delta(str(path)).collect().to_arrow()
+
+
+@functools.cache
+def sail():
+    """A Spark session on Sail, in this process."""
+    from pysail.spark import SparkConnectServer
+    from pyspark.sql import SparkSession
+
+    server = SparkConnectServer()
+    server.start(background=True)
+    _, port = server.listening_address
+    session = SparkSession.builder.remote(f"sc://localhost:{port}").getOrCreate()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return server, session
+
+
+def by_sail(path):
+    return sail()[1].read.format("delta").load(str(path)).toArrow()
+
+
 def rows(table):
     """The rows as sorted JSON, so that readers may differ in how they spell a type, but in nothing else."""
     names = sorted(table.column_names)
@@ -34,14 +57,14 @@ def plain(value):
 
 
 def alike(con, storage):
-    """Reads every table under a storage folder by three readers; true if they agree."""
+    """Reads every table under a storage folder by four readers; true if they agree."""
     found = tables(storage)
     if not found:
         sys.exit(f"no Delta table under {storage}")
     equal = True
     for name, path in found.items():
         expected = rows(delta_rs(path))
-        for reader, table in (("DuckDB", duckdb(con, path)), ("Polars", polars.scan_delta(str(path)).collect().to_arrow())):
+        for reader, table in (("DuckDB", duckdb(con, path)), ("Polars", by_polars(path)), ("Sail", by_sail(path))):
             actual = rows(table)
             missing = sorted(set(expected) - set(actual))
             surplus = sorted(set(actual) - set(expected))

@@ -1,10 +1,10 @@
 """Tables of random schemas and rows, written over several epochs, hold what was put into them for every reader.
 
-    python types.py [--seeds N] [--seed S]
+    python column_types.py [--seeds N] [--seed S]
 
 Each seed makes a project with two tables of the same rows, one with deletion vectors and one without. Rows come as
-Parquet, are updated and deleted by key, and are read by delta-rs, DuckDB, Polars and, without vectors, by pyarrow. Then
-the tables are put in order and read again.
+Parquet, are updated and deleted by key, and are read by delta-rs, DuckDB, Polars, Sail and, without vectors, by pyarrow.
+Then the tables are put in order and read again.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import shutil
 import sys
 import tempfile
 
-import polars
 import pyarrow as pa
 import pyarrow.parquet
 from deltalake import DeltaTable
@@ -34,7 +33,7 @@ CREATE STREAMING TABLE events AS SELECT * FROM STREAM read_files('landing/events
 TARGET = """
 CREATE STREAMING TABLE {name} {properties};
 CREATE FLOW {name}_flow AS AUTO CDC INTO {name} FROM STREAM(events) KEYS (k) APPLY AS DELETE WHEN gone
-  SEQUENCE BY seq COLUMNS * EXCEPT (gone) STORED AS SCD TYPE 1;
+  SEQUENCE BY seq COLUMNS * EXCEPT (gone, _rescued_data) STORED AS SCD TYPE 1;
 """
 TARGETS = {"marked": "", "rewritten": "TBLPROPERTIES ('silverflow.sink' = 'rewrite')"}
 
@@ -108,7 +107,8 @@ def check(con, project, expected, moment):
         read = {
             "delta-rs": lambda: readers.delta_rs(path),
             "DuckDB": lambda: readers.duckdb(con, path),
-            "Polars": lambda: polars.scan_delta(str(path)).collect().to_arrow(),
+            "Polars": lambda: readers.by_polars(path),
+            "Sail": lambda: readers.by_sail(path),
         }
         if name == "rewritten":
             read["pyarrow"] = lambda: DeltaTable(str(path)).to_pyarrow_table()
