@@ -57,7 +57,10 @@ fn rows_know_what_came_before_their_epoch() {
         let mut random = Random::new(seed);
         let kind = KINDS[(seed % 6) as usize];
         let (epochs, keys) = (1 + random.below(10) as usize, 1 + random.below(6));
-        let feeds = feeds(&mut random, epochs, keys);
+        let mut feeds = feeds(&mut random, epochs, keys);
+        // Epoch 0 is before all that is decided.
+        feeds.0.insert(0, Vec::new());
+        feeds.1.insert(0, Vec::new());
         let references = totals(&feeds.1);
         let workers = 1 + (seed / 6 % 3) as usize;
         let output = run2(workers, 1 + random.below(3) as usize, feeds.clone(), move |rows, reference| {
