@@ -116,10 +116,12 @@ impl Error {
         Error::new(Fault::Internal, "INTERNAL", message)
     }
 
-    /// Adds the definition at fault, unless a nearer one is known already.
+    /// Adds the definition at fault, unless a nearer one is known already. A span of no file is no place.
     #[must_use]
     pub fn at(mut self, span: &Span) -> Self {
-        self.inner.place.span.get_or_insert_with(|| span.clone());
+        if !span.file.is_empty() {
+            self.inner.place.span.get_or_insert_with(|| span.clone());
+        }
         self
     }
 

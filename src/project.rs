@@ -18,7 +18,7 @@ use crate::pipeline::{Lint, Pipeline, Settings, Source};
 use crate::sql::{Context, parse_file};
 
 pub use init::init;
-pub use spec::find_spec;
+pub use spec::{find_spec, name_of_spec};
 
 /// A checked pipeline, with what is remarkable about it.
 #[derive(Clone, Debug)]
@@ -38,7 +38,25 @@ pub struct Loaded {
 /// Every mistake in the project file; if there is none, every mistake in the definition files. A file that cannot be
 /// read is an external error.
 pub fn load(spec: &Path) -> Result<Loaded> {
-    let (settings, includes) = spec::read(spec)?;
+    load_with(spec, &mut |_, _, scripts| {
+        let first = scripts.first().map(|script| script.display().to_string()).unwrap_or_default();
+        Err(Error::user("NOT_SUPPORTED", format!("{first}: only `connect::load` loads definitions in Python")))
+    })
+}
+
+/// What a front end for other files than SQL has found.
+#[derive(Debug, Default)]
+pub(crate) struct Declared {
+    pub(crate) declarations: Declarations,
+    pub(crate) lints: Vec<Lint>,
+}
+
+/// As [`load`]; `python` takes the settings, the project's folder as messages name it, and the Python files, if there are any.
+pub(crate) fn load_with(
+    spec: &Path,
+    python: &mut dyn FnMut(&Settings, &Path, &[PathBuf]) -> Result<Declared>,
+) -> Result<Loaded> {
+    let (mut settings, includes) = spec::read(spec)?;
     // Files are shown as the user named the project: relative where the project file was named so.
     let shown_root = spec.parent().unwrap_or(Path::new(""));
     let mut files: BTreeSet<PathBuf> = BTreeSet::new();
@@ -54,16 +72,25 @@ pub fn load(spec: &Path) -> Result<Loaded> {
         }
     }
     let mut sources = Vec::new();
+    let (scripts, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        files.into_iter().partition(|path| path.extension().is_some_and(|extension| extension == "py"));
     for path in files {
         match read_definitions(&path) {
             Ok(source) => sources.push(source),
             Err(error) => errors.push(error),
         }
     }
-    match Error::all(errors) {
-        Some(error) => Err(error),
-        None => load_sources(sources, settings),
+    if let Some(error) = Error::all(errors) {
+        return Err(error);
     }
+    settings.root = absolute_root(&settings)?;
+    let declared = if scripts.is_empty() { Declared::default() } else { python(&settings, shown_root, &scripts)? };
+    load_sources(sources, settings, declared)
+}
+
+fn absolute_root(settings: &Settings) -> Result<PathBuf> {
+    std::path::absolute(&settings.root)
+        .map_err(|e| Error::external("CANNOT_READ", format!("no path to {}", settings.root.display())).caused_by(e))
 }
 
 /// Loads definitions that are at hand as text, each with the name that messages show.
@@ -71,13 +98,16 @@ pub fn load(spec: &Path) -> Result<Loaded> {
 /// # Errors
 /// As for [`load`].
 pub fn load_sql(sources: &[(&str, &str)], settings: &Settings) -> Result<Loaded> {
-    load_sources(sources.iter().map(|(name, text)| Source::new(*name, *text)).collect(), settings.clone())
+    load_sources(
+        sources.iter().map(|(name, text)| Source::new(*name, *text)).collect(),
+        settings.clone(),
+        Declared::default(),
+    )
 }
 
-fn load_sources(sources: Vec<Source>, mut settings: Settings) -> Result<Loaded> {
-    settings.root = std::path::absolute(&settings.root)
-        .map_err(|e| Error::external("CANNOT_READ", format!("no path to {}", settings.root.display())).caused_by(e))?;
-    let mut declarations = Declarations::default();
+fn load_sources(sources: Vec<Source>, mut settings: Settings, declared: Declared) -> Result<Loaded> {
+    settings.root = absolute_root(&settings)?;
+    let Declared { mut declarations, lints } = declared;
     let mut errors = Vec::new();
     for source in sources {
         let file = Arc::new(source);
@@ -89,7 +119,10 @@ fn load_sources(sources: Vec<Source>, mut settings: Settings) -> Result<Loaded> 
     if let Some(error) = Error::all(errors) {
         return Err(error);
     }
-    finish(&settings, declarations)
+    let mut loaded = finish(&settings, declarations)?;
+    loaded.lints.extend(lints);
+    loaded.lints.sort_by(|a, b| (&a.span.file, a.span.line).cmp(&(&b.span.file, b.span.line)));
+    Ok(loaded)
 }
 
 /// Resolves and checks what a front end has declared.
@@ -128,16 +161,12 @@ fn read_definitions(path: &Path) -> Result<Source> {
     let shown = path.to_string_lossy().into_owned();
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("sql") => {}
-        Some("py") => {
-            let error = Error::user("NOT_SUPPORTED", format!("{shown}: definitions in Python are not supported yet"));
-            return Err(error.help("write them in SQL, or leave the file out of `libraries`"));
-        }
         _ => {
             let error = Error::user(
                 "PIPELINE_UNSUPPORTED_DEFINITIONS_FILE_EXTENSION",
                 format!("{shown} is no definition file"),
             );
-            return Err(error.help("definition files end in .sql; name just their folder in `libraries`"));
+            return Err(error.help("definition files end in .sql or .py; name just their folder in `libraries`"));
         }
     }
     let bytes =

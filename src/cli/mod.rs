@@ -6,6 +6,7 @@ mod init;
 mod optimize;
 mod query;
 mod run;
+mod serve;
 mod verify;
 
 use std::io::{self, Write};
@@ -35,6 +36,8 @@ enum Command {
     Verify(verify::Verify),
     /// Ask the pipeline's tables, as of the last complete epoch.
     Query(query::Query),
+    /// Serve Spark Connect clients: pipelines in Python, and questions to their tables.
+    Serve(serve::Serve),
     /// Make a new project that runs.
     Init(init::Init),
     /// Bring the files and logs of all tables into order; no row changes.
@@ -59,7 +62,7 @@ impl Project {
                 Error::external("NO_CURRENT_FOLDER", "the current folder cannot be read").caused_by(e)
             })?)?,
         };
-        project::load(&spec)
+        silverflow::connect::load(&spec)
     }
 }
 
@@ -85,6 +88,7 @@ pub(crate) fn main() -> ExitCode {
         Command::DryRun(command) => command.run(),
         Command::Verify(command) => command.run(),
         Command::Query(command) => command.run(),
+        Command::Serve(command) => command.run(),
         Command::Init(command) => command.run(),
         Command::Optimize(command) => command.run(),
         Command::Bench(command) => command.run(),

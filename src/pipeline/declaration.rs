@@ -8,7 +8,8 @@ use datafusion::sql::sqlparser::ast;
 
 use super::source::Source;
 use super::{
-    AutoCdc, Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, ReadFiles, Relation, ScdType, TableName,
+    AutoCdc, Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, QueryBody, ReadFiles, Relation, ScdType,
+    TableName,
 };
 use crate::error::{Error, Result, Span};
 
@@ -72,7 +73,7 @@ pub(crate) enum FlowBody {
 /// A query in which relations are `$n`, not resolved yet.
 #[derive(Clone, Debug)]
 pub(crate) struct WrittenQuery {
-    pub(crate) ast: Box<ast::Query>,
+    pub(crate) body: QueryBody,
     pub(crate) relations: Vec<WrittenRelation>,
     pub(crate) text: String,
     pub(crate) span: Span,

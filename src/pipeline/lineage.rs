@@ -11,7 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::check::FAILED_COLUMN;
 use super::graph::Graph;
-use super::{FlowKind, Pipeline, Query, Relation, RelationSource, TableName};
+use super::{FlowKind, Pipeline, Query, QueryBody, Relation, RelationSource, TableName};
 
 /// What is known of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,11 +75,16 @@ impl Lineage {
 
     /// Calls back for each SELECT of a query with the relations it reads itself and their known columns.
     pub(super) fn selects(&self, query: &Query, found: &mut dyn FnMut(&Select, &[&Relation], &Columns)) {
-        self.body(query, &mut Vec::new(), &query.ast, found);
+        if let QueryBody::Sql(ast) = &query.body {
+            self.body(query, &mut Vec::new(), ast, found);
+        }
     }
 
     fn query(&self, query: &Query) -> Columns {
-        self.body(query, &mut Vec::new(), &query.ast, &mut |_, _, _| {})
+        match &query.body {
+            QueryBody::Sql(ast) => self.body(query, &mut Vec::new(), ast, &mut |_, _, _| {}),
+            QueryBody::Frame(_) => Columns::new(),
+        }
     }
 
     fn body(

@@ -6,6 +6,7 @@
 mod builder;
 mod check;
 pub(crate) mod declaration;
+pub mod frame;
 mod graph;
 mod lineage;
 mod lint;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::sql::sqlparser::ast;
 
+use self::frame::Frame;
 use crate::error::Span;
 
 pub use builder::{AutoCdcBuilder, PipelineBuilder, TableBuilder};
@@ -172,18 +174,27 @@ pub enum FlowKind {
 
 /// A query whose relations have been resolved to what they read.
 ///
-/// In `ast` every relation stands as a table named `$0`, `$1`, … with an alias (the user's own, else the last part of
+/// In SQL every relation stands as a table named `$0`, `$1`, … with an alias (the user's own, else the last part of
 /// the name that the user wrote), and `relations` says what each of them is. Names of common table expressions are left as they are.
 #[derive(Clone, Debug)]
 pub struct Query {
     /// The rewritten query.
-    pub ast: Box<ast::Query>,
+    pub body: QueryBody,
     /// What `$n` reads.
     pub relations: Vec<Relation>,
     /// The query as written.
     pub text: String,
     /// Where it stands. Positions inside `ast` (sqlparser spans) are lines and columns of the same file.
     pub span: Span,
+}
+
+/// What a query says.
+#[derive(Clone, Debug)]
+pub enum QueryBody {
+    /// In SQL.
+    Sql(Box<ast::Query>),
+    /// Built operator by operator.
+    Frame(Box<Frame>),
 }
 
 /// Something a query reads.

@@ -122,6 +122,15 @@ impl Pipeline {
         let file = Arc::new(Source::new("<query>", sql));
         let context = Context { file: &file, root: &root, defaults: defaults.clone() };
         let written = Snippets::new(context, &self.configuration).lone_query(&(0..sql.len()))?;
+        self.resolve_query(written, root)
+    }
+
+    /// Resolves the names of a query that stands outside the definitions.
+    ///
+    /// # Errors
+    /// As for [`Pipeline::read_query`], at the places in the query.
+    pub(crate) fn resolve_query(&self, written: WrittenQuery, root: PathBuf) -> Result<Query> {
+        let defaults = Defaults { catalog: self.catalog.clone(), schema: self.schema.clone() };
         let settings = Settings {
             catalog: self.catalog.clone(),
             schema: self.schema.clone(),
@@ -227,7 +236,7 @@ impl Resolver<'_> {
     fn query(&mut self, query: WrittenQuery, defaults: &Defaults) -> Option<Query> {
         let count = query.relations.len();
         let relations: Vec<Relation> = query.relations.into_iter().filter_map(|r| self.relation(r, defaults)).collect();
-        (relations.len() == count).then_some(Query { ast: query.ast, relations, text: query.text, span: query.span })
+        (relations.len() == count).then_some(Query { body: query.body, relations, text: query.text, span: query.span })
     }
 
     fn relation(&mut self, relation: WrittenRelation, defaults: &Defaults) -> Option<Relation> {
@@ -335,9 +344,17 @@ impl Resolver<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::QueryBody;
     use super::*;
     use crate::project::load_sql;
     use crate::project::tests::errors;
+
+    fn sql_of(query: &Query) -> String {
+        match &query.body {
+            QueryBody::Sql(ast) => ast.to_string(),
+            QueryBody::Frame(frame) => format!("{frame:?}"),
+        }
+    }
 
     #[test]
     fn a_query_of_the_command_line_is_read_like_one_of_a_definition() {
@@ -371,7 +388,7 @@ mod tests {
                         RelationSource::External { name, .. } => format!("outside {name}"),
                         RelationSource::Files(files) => files.path.clone(),
                     });
-                    format!("{} | {}", query.ast, relations.collect::<Vec<_>>().join(", "))
+                    format!("{} | {}", sql_of(&query), relations.collect::<Vec<_>>().join(", "))
                 }
                 Err(error) => errors(&error),
             };

@@ -199,7 +199,7 @@ fn draft_flow<'a>(
                 let mut schema =
                     outside.schema(&id, &kind).map_err(|e| unknown(e, relation, number).at(&relation.span))?;
                 if let (SourceKind::Files(_), FlowKind::Query { query, .. }) = (&kind, &flow.kind)
-                    && names_metadata(&query.ast)
+                    && names_metadata(&query.body)
                 {
                     let mut fields: Vec<FieldRef> = schema.fields().iter().cloned().collect();
                     fields.push(Arc::new(outside.metadata()));

@@ -6,11 +6,14 @@ use datafusion::sql::sqlparser::ast::{
     self, ExceptSelectItem, Expr, Ident, SelectItem, SetExpr, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
 
+use crate::pipeline::QueryBody;
+use crate::pipeline::frame::{Frame, FrameOp};
+
 /// Name of the column.
 pub(super) const METADATA: &str = "_metadata";
 
 /// Whether the query names the column.
-pub(super) fn names_metadata(query: &ast::Query) -> bool {
+pub(super) fn names_metadata(body: &QueryBody) -> bool {
     struct Search;
     impl Visitor for Search {
         type Break = ();
@@ -24,7 +27,17 @@ pub(super) fn names_metadata(query: &ast::Query) -> bool {
             if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
     }
-    query.visit(&mut Search).is_break()
+    fn frame_names(frame: &Frame) -> bool {
+        let here = match &frame.op {
+            FrameOp::Sql(query) => query.visit(&mut Search).is_break(),
+            _ => frame.exprs().into_iter().any(|expr| expr.visit(&mut Search).is_break()),
+        };
+        here || frame.inputs().into_iter().any(frame_names)
+    }
+    match body {
+        QueryBody::Sql(query) => query.visit(&mut Search).is_break(),
+        QueryBody::Frame(root) => frame_names(root),
+    }
 }
 
 /// Takes a column out of every `*` over one of the `relations` (names `$n`), all of which have it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{Column, DFSchema, DataFusionError, SchemaError, TableReference};
+use datafusion::datasource::TableProvider;
 use datafusion::datasource::empty::EmptyTable;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
@@ -15,12 +16,14 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
+use super::frame::plan_frame;
 use super::functions::{self, Settings};
 use super::identifiers::fold;
 use super::metadata::{METADATA, hide_from_wildcards};
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
-use crate::pipeline::{Query, Source, near_miss};
+use crate::pipeline::frame::{Frame, FrameOp};
+use crate::pipeline::{Query, QueryBody, Source, near_miss};
 
 /// The session in which a pipeline's queries are planned, and the definition files for places in messages.
 pub(super) struct Planner<'a> {
@@ -40,7 +43,26 @@ impl Planner<'_> {
 pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[SchemaRef]) -> Result<LogicalPlan> {
     let session = &planner.session;
     let wrong = |e| from_datafusion(e, &query.span, planner.source(&query.span));
-    let mut ast = (*query.ast).clone();
+    let ast = match &query.body {
+        QueryBody::Sql(ast) => ast,
+        QueryBody::Frame(frame) => {
+            if has_rows(frame) {
+                let message = "a flow cannot hold rows that Python made (createDataFrame, range)";
+                return Err(Error::user("NOT_SUPPORTED", message)
+                    .at(&query.span)
+                    .help("put them into a file and read it"));
+            }
+            let tables: Vec<Arc<dyn TableProvider>> = schemas
+                .iter()
+                .map(|schema| Arc::new(EmptyTable::new(Arc::clone(schema))) as Arc<dyn TableProvider>)
+                .collect();
+            register(session, &tables).map_err(wrong)?;
+            let state = session.state();
+            let plan = plan_frame(frame, &tables, &state, &query.span)?;
+            return state.optimize(&plan).map_err(|e| from_datafusion(e, &query.span, None));
+        }
+    };
+    let mut ast = (**ast).clone();
     let with_metadata: Vec<String> = schemas
         .iter()
         .enumerate()
@@ -52,15 +74,27 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
     }
     fold(&mut ast, schemas);
     read_as_spark(&mut ast);
-    for (index, schema) in schemas.iter().enumerate() {
-        let name = TableReference::bare(format!("${index}"));
-        session.deregister_table(name.clone()).map_err(wrong)?;
-        session.register_table(name, Arc::new(EmptyTable::new(Arc::clone(schema)))).map_err(wrong)?;
-    }
+    let tables: Vec<Arc<dyn TableProvider>> =
+        schemas.iter().map(|schema| Arc::new(EmptyTable::new(Arc::clone(schema))) as Arc<dyn TableProvider>).collect();
+    register(session, &tables).map_err(wrong)?;
     let state = session.state();
     let statement = Statement::Statement(Box::new(ast::Statement::Query(Box::new(ast))));
     let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(wrong)?;
     state.optimize(&plan).map_err(wrong)
+}
+
+/// Makes `tables[n]` known as `$n`.
+fn register(session: &SessionContext, tables: &[Arc<dyn TableProvider>]) -> datafusion::common::Result<()> {
+    for (index, table) in tables.iter().enumerate() {
+        let name = TableReference::bare(format!("${index}"));
+        session.deregister_table(name.clone())?;
+        session.register_table(name, Arc::clone(table))?;
+    }
+    Ok(())
+}
+
+fn has_rows(frame: &Frame) -> bool {
+    matches!(frame.op, FrameOp::Rows { .. }) || frame.inputs().into_iter().any(has_rows)
 }
 
 /// Plans an expression over the columns of one relation, with types coerced. `alias` qualifies them, as in `orders.id`.

@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{
     self, AccessExpr, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, DuplicateTreatment,
     ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
     GroupByExpr, Ident, JsonPathElem, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, TrimWhereField,
-    TypedString, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
+    TypedString, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut, WindowFrameBound, WindowType,
 };
 
 use super::functions::{NOT, schema_of};
@@ -19,7 +19,7 @@ pub fn read_as_spark(node: &mut impl VisitMut) {
 
 struct Reader;
 
-fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     Expr::Function(Function {
         name: ObjectName::from(vec![Ident::new(name)]),
         uses_odbc_syntax: false,
@@ -405,6 +405,17 @@ impl VisitorMut for Reader {
             Expr::Interval(found) => interval(found),
             Expr::CompoundFieldAccess { root, access_chain } => members(root, access_chain),
             other => {
+                if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = other
+                    && let Some(frame) = &mut window.window_frame
+                {
+                    for bound in std::iter::once(&mut frame.start_bound).chain(&mut frame.end_bound) {
+                        if let WindowFrameBound::Preceding(Some(count)) | WindowFrameBound::Following(Some(count)) =
+                            bound
+                        {
+                            untyped(count);
+                        }
+                    }
+                }
                 if let Some(read) = read(other) {
                     *other = read;
                 }

@@ -51,6 +51,11 @@ pub fn find_spec(start: &Path) -> Result<PathBuf> {
         .help("name one with --spec, or start a project with `silverflow init NAME`"))
 }
 
+/// The name of the pipeline in a project file, as far as it can be read.
+pub fn name_of_spec(spec: &Path) -> Option<String> {
+    read(spec).ok().map(|(settings, _)| settings.name)
+}
+
 /// Reads and checks a project file.
 pub(super) fn read(path: &Path) -> Result<(Settings, Vec<Include>)> {
     let shown = path.to_string_lossy().into_owned();

@@ -542,7 +542,7 @@ mod disk {
     #[test]
     fn files_that_are_no_definitions_are_refused() {
         for (name, text, expected) in [
-            ("a.py", "", "- NOT_SUPPORTED ~/transformations/a.py: definitions in Python are not supported yet"),
+            ("a.py", "", "- NOT_SUPPORTED ~/transformations/a.py: only `connect::load` loads definitions in Python"),
             (
                 "notes.md",
                 "",

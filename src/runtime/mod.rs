@@ -48,7 +48,7 @@ pub use definitions::Recompute;
 pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
-pub use query::{QueryResult, query, query_as_of};
+pub use query::{QueryResult, describe_resolved, query, query_as_of, query_resolved};
 pub use report::{RuleReport, RunReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 

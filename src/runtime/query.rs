@@ -7,16 +7,21 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::TableReference;
+use datafusion::datasource::TableProvider;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
-use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
+use crate::pipeline::{
+    DatasetKind, EPOCH_COLUMN, Pipeline, Query, QueryBody, RelationSource, Source, TableName, near_miss,
+};
 use crate::plan::{
-    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, read_as_spark,
-    session,
+    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, plan_frame,
+    read_as_spark, session,
 };
 use crate::sql::read_query;
 
@@ -87,12 +92,7 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
     let context = session(false, &Settings::of(&pipeline.configuration)?)?;
     let mut schemas: Vec<SchemaRef> = Vec::new();
     for (index, (table, key)) in relations.found.iter().enumerate() {
-        let missing =
-            || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
-        // A table that no complete epoch has changed is as it was made: empty.
-        let version = versions.get(key).copied().unwrap_or(0);
-        let provider =
-            tables::provider(&lake, &lake.table_location(table), Some(version)).await?.ok_or_else(missing)?;
+        let provider = at_version(&lake, table, versions.get(key).copied()).await?;
         schemas.push(provider.schema());
         context
             .register_table(TableReference::bare(name_of(index)), provider)
@@ -115,6 +115,95 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
     let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
     let batches = frame.collect().await.map_err(wrong)?;
     Ok(QueryResult { schema, batches })
+}
+
+/// Answers a query that has been resolved, as [`query`] does.
+///
+/// # Errors
+/// As for [`query`]; what is outside the pipeline cannot be read here.
+pub fn query_resolved(pipeline: &Pipeline, query: &Query) -> Result<QueryResult> {
+    io()?.block_on(async {
+        let (context, plan) = planned(pipeline, query).await?;
+        let wrong = |e| from_datafusion(e, &query.span, None);
+        let frame = context.execute_logical_plan(plan).await.map_err(wrong)?;
+        let batches = frame.collect().await.map_err(wrong)?;
+        let schema = match batches.first() {
+            Some(batch) => batch.schema(),
+            None => columns(pipeline, query).await?,
+        };
+        Ok(QueryResult { schema, batches })
+    })
+}
+
+/// The columns of what [`query_resolved`] answers.
+///
+/// # Errors
+/// As for [`query_resolved`].
+pub fn describe_resolved(pipeline: &Pipeline, query: &Query) -> Result<SchemaRef> {
+    io()?.block_on(columns(pipeline, query))
+}
+
+async fn columns(pipeline: &Pipeline, query: &Query) -> Result<SchemaRef> {
+    let (context, plan) = planned(pipeline, query).await?;
+    let plan = context.state().optimize(&plan).map_err(|e| from_datafusion(e, &query.span, None))?;
+    Ok(Arc::new(plan.schema().as_arrow().clone()))
+}
+
+async fn planned(pipeline: &Pipeline, query: &Query) -> Result<(SessionContext, LogicalPlan)> {
+    let QueryBody::Frame(frame) = &query.body else {
+        return Err(Error::internal("a query in SQL is answered as text"));
+    };
+    let mut tables: Vec<Arc<dyn TableProvider>> = Vec::with_capacity(query.relations.len());
+    if !query.relations.is_empty() {
+        let named: Vec<(TableName, String)> = query
+            .relations
+            .iter()
+            .map(|relation| stored(pipeline, &relation.source).map_err(|e| e.at(&relation.span)))
+            .collect::<Result<_>>()?;
+        let lake = Lake::open(&pipeline.storage).await?;
+        let (_, history) = EpochLog::load(&lake).await?;
+        for (table, key) in named {
+            tables.push(at_version(&lake, &table, history.versions.get(&key).copied()).await?);
+        }
+    }
+    let context = session(false, &Settings::of(&pipeline.configuration)?)?;
+    for (index, table) in tables.iter().enumerate() {
+        context
+            .register_table(TableReference::bare(name_of(index)), Arc::clone(table))
+            .map_err(|e| Error::internal("a table cannot be registered").caused_by(e))?;
+    }
+    let plan = plan_frame(frame, &tables, &context.state(), &query.span)?;
+    Ok((context, plan))
+}
+
+/// The table that holds a relation, and the key of its version in the epoch log.
+fn stored(pipeline: &Pipeline, source: &RelationSource) -> Result<(TableName, String)> {
+    match source {
+        RelationSource::Dataset(name) => match pipeline.datasets.get(name) {
+            Some(dataset) if dataset.kind == DatasetKind::TemporaryView => Err(view_not_stored(name)),
+            _ => Ok((name.clone(), name.to_string())),
+        },
+        RelationSource::Quarantine(name) => Ok((name.quarantine(), format!("{name} quarantine"))),
+        RelationSource::External { name, .. } => {
+            Err(Error::user("TABLE_OR_VIEW_NOT_FOUND", format!("the pipeline has no table {name}")))
+        }
+        RelationSource::Files(_) => {
+            Err(Error::user("NOT_SUPPORTED", "reading files outside of a flow is not supported yet")
+                .help("declare a table that reads them, and read that"))
+        }
+    }
+}
+
+fn view_not_stored(name: &TableName) -> Error {
+    Error::user("VIEW_NOT_STORED", format!("{name} is a temporary view, which is not stored"))
+        .help("query a table that reads it")
+}
+
+/// A table as a complete epoch left it. One that no epoch has changed is as it was made: empty.
+async fn at_version(lake: &Lake, table: &TableName, version: Option<i64>) -> Result<Arc<dyn TableProvider>> {
+    let missing =
+        || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
+    tables::provider(lake, &lake.table_location(table), Some(version.unwrap_or(0))).await?.ok_or_else(missing)
 }
 
 /// What `SHOW FUNCTIONS` answers.
@@ -165,8 +254,7 @@ impl Relations<'_> {
             return Ok((name.clone(), key.clone()));
         }
         if self.pipeline.datasets.contains_key(&name) {
-            return Err(Error::user("VIEW_NOT_STORED", format!("{name} is a temporary view, which is not stored"))
-                .help("query a table that reads it"));
+            return Err(view_not_stored(&name));
         }
         let error = Error::user("TABLE_OR_VIEW_NOT_FOUND", format!("the pipeline has no table {}", parts.join(".")));
         let names: Vec<&str> = tables.keys().map(|t| t.table.as_str()).collect();

@@ -234,7 +234,7 @@ pub(super) fn syntax_error(file: &Source, error: &ParserError, parser: &Parser<'
 }
 
 /// Checks the number of parts and takes `LIVE` off.
-pub(super) fn written_name(mut parts: Vec<String>, first_quoted: bool, span: Span) -> Result<WrittenName> {
+pub(crate) fn written_name(mut parts: Vec<String>, first_quoted: bool, span: Span) -> Result<WrittenName> {
     let live = parts.len() == 2 && !first_quoted && parts.first().is_some_and(|p| p.eq_ignore_ascii_case("live"));
     if live {
         parts.remove(0);

@@ -24,8 +24,9 @@ mod types;
 pub use dialect::PipelineDialect;
 pub use types::parse_schema;
 
+pub(crate) use cursor::written_name;
 pub(crate) use read_files::absolute;
 #[cfg(test)]
 pub(crate) use snippet::read_expr;
-pub(crate) use snippet::{Snippets, read_query};
+pub(crate) use snippet::{Snippets, read_built, read_query};
 pub(crate) use statement::{Context, parse_file};

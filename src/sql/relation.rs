@@ -16,6 +16,7 @@ use super::statement::Context;
 use super::stream::{MARK, OPTIONS, mark_streams};
 use super::stream_options::{StreamOptions, read_stream};
 use crate::error::{Error, Result, Span};
+use crate::pipeline::QueryBody;
 use crate::pipeline::declaration::{WrittenName, WrittenQuery, WrittenRelation, WrittenSource};
 use crate::pipeline::source::Source;
 
@@ -42,7 +43,8 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
     if let Some(error) = Error::all(rewrite.errors) {
         return Err(error);
     }
-    Ok(WrittenQuery { ast, relations: rewrite.relations, text: file.slice(whole).to_owned(), span: file.span(whole) })
+    let body = QueryBody::Sql(ast);
+    Ok(WrittenQuery { body, relations: rewrite.relations, text: file.slice(whole).to_owned(), span: file.span(whole) })
 }
 
 pub(super) fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<Query>> {
@@ -439,13 +441,20 @@ mod tests {
         match parse_query(&context, tokens, AstSpan { start: end, end }) {
             Ok(query) => {
                 let relations: Vec<String> = query.relations.iter().map(shown).collect();
-                format!("{} | {}", query.ast, relations.join(", "))
+                format!("{} | {}", sql_of(&query.body), relations.join(", "))
             }
             Err(error) => std::iter::once(&error)
                 .chain(error.others())
                 .map(|e| format!("{}: {} {}", e.place().span.as_ref().unwrap(), e.code(), e.message()))
                 .collect::<Vec<_>>()
                 .join("\n"),
+        }
+    }
+
+    fn sql_of(body: &QueryBody) -> String {
+        match body {
+            QueryBody::Sql(ast) => ast.to_string(),
+            QueryBody::Frame(frame) => format!("{frame:?}"),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::sql::sqlparser::ast::{Expr, Query};
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpan};
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, parser, syntax_error};
 use super::dataset::column;
 use super::interpolate::{Pieces, Variables};
 use super::relation::{parse, parse_query, without_query};
@@ -45,6 +45,39 @@ fn whole(file: &Arc<Source>) -> Result<Cursor> {
     }
     Ok(Cursor::new(Arc::clone(file), tokens, AstSpan { start: end, end }))
 }
+
+/// One expression that a program has put together, each part of which stands at `at`. It may nest as deep as the program
+/// has checked; `text` is for the message.
+pub(crate) fn read_built(text: &str, at: AstSpan) -> Result<Expr> {
+    let file = Arc::new(Source::new("<expression>", text));
+    let mut tokens = tokens_of(&file).map_err(|(message, at)| {
+        Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(AstSpan { start: at, end: at }))
+    })?;
+    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
+    let end = file.location(text.len());
+    let end = AstSpan { start: end, end };
+    let mut parser = parser(tokens.clone()).with_recursion_limit(BUILT_DEPTH);
+    let parsed = parser.parse_expr().map_err(|error| syntax_error(&file, &error, &parser, end))?;
+    if let TokenWithSpan { token: rest, span } = parser.peek_token_ref()
+        && *rest != Token::EOF
+    {
+        let message = format!("expected the end of the expression, found `{rest}`");
+        return Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(*span)));
+    }
+    if at == AstSpan::empty() {
+        return Ok(parsed);
+    }
+    for token in &mut tokens {
+        token.span = at;
+    }
+    let mut parser = self::parser(tokens).with_recursion_limit(BUILT_DEPTH);
+    parser
+        .parse_expr()
+        .map_err(|error| Error::internal("an expression reads differently at another place").caused_by(error))
+}
+
+/// How deep the parser may go into what a program has built.
+const BUILT_DEPTH: usize = 20_000;
 
 /// One expression by itself.
 #[cfg(test)]
