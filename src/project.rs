@@ -51,11 +51,11 @@ pub(crate) struct Declared {
     pub(crate) lints: Vec<Lint>,
 }
 
+/// Reads definitions that are scripts.
+type Scripts<'a> = dyn FnMut(&Settings, &Path, &[PathBuf]) -> Result<Declared> + 'a;
+
 /// As [`load`]; `python` takes the settings, the project's folder as messages name it, and the Python files, if there are any.
-pub(crate) fn load_with(
-    spec: &Path,
-    python: &mut dyn FnMut(&Settings, &Path, &[PathBuf]) -> Result<Declared>,
-) -> Result<Loaded> {
+pub(crate) fn load_with(spec: &Path, python: &mut Scripts<'_>) -> Result<Loaded> {
     let (mut settings, includes) = spec::read(spec)?;
     // Files are shown as the user named the project: relative where the project file was named so.
     let shown_root = spec.parent().unwrap_or(Path::new(""));

@@ -90,7 +90,7 @@ impl Tables {
         let expressions = Expressions { at: AstSpan::empty() };
         let items = names.iter().map(|title| {
             let text = format!("CAST({} AS STRING)", name(title));
-            Ok(Item::Expr(expressions.read(&text)?, Some(title.clone())))
+            Ok(Item::Expr(Box::new(expressions.read(&text)?), Some(title.clone())))
         });
         let items = items.collect::<Result<Vec<_>>>()?;
         let limited = Frame::of(FrameOp::Limit { input: frame, skip: 0, fetch: Some(limit.saturating_add(1)) });

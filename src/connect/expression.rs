@@ -49,11 +49,11 @@ impl Expressions {
                 Ok(Item::Star { qualifier, frame: star.plan_id })
             }
             Some(ExprType::Alias(alias)) => match alias.name.as_slice() {
-                [name] => Ok(Item::Expr(self.expr(&alias.expr)?, Some(name.clone()))),
+                [name] => Ok(Item::Expr(Box::new(self.expr(&alias.expr)?), Some(name.clone()))),
                 _ => Err(not_supported("an alias of several names (as of posexplode or stack)")),
             },
             Some(ExprType::ExpressionString(text)) => self.text_item(&text.expression),
-            _ => Ok(Item::Expr(self.expr(bytes)?, None)),
+            _ => Ok(Item::Expr(Box::new(self.expr(bytes)?), None)),
         }
     }
 
@@ -69,9 +69,9 @@ impl Expressions {
             return Ok(Item::Star { qualifier: Some(parts), frame: None });
         }
         match self.read(text) {
-            Ok(expr) => Ok(Item::Expr(expr, None)),
+            Ok(expr) => Ok(Item::Expr(Box::new(expr), None)),
             Err(error) => match alias_at_end(trimmed) {
-                Some((before, alias)) => Ok(Item::Expr(self.read(before)?, Some(alias))),
+                Some((before, alias)) => Ok(Item::Expr(Box::new(self.read(before)?), Some(alias))),
                 None => Err(error),
             },
         }

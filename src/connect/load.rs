@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::graph::Home;
 use super::{ServeOptions, Server};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Settings, Source};
@@ -123,7 +122,7 @@ fn declare(settings: &Settings, shown: &Path, files: &[PathBuf]) -> Result<Decla
         return Err(unusable(missing));
     }
     if let Some(raised) = outcome.error {
-        return Err(raised.as_error(&settings.root, shown));
+        return Err(raised.told(&settings.root, shown));
     }
     let graph = outcome.graph.and_then(|id| server.take_graph(&id));
     let graph = graph.ok_or_else(|| Error::internal("definitions were loaded and are not here"))?;
@@ -185,7 +184,7 @@ fn wait(mut child: Ending, timeout: Duration) -> Result<std::process::ExitStatus
 }
 
 impl Raised {
-    fn as_error(self, root: &Path, shown: &Path) -> Error {
+    fn told(self, root: &Path, shown: &Path) -> Error {
         let mut message = self.message.trim().to_owned();
         if message.is_empty() {
             message.clone_from(&self.kind);

@@ -129,7 +129,7 @@ impl Reader<'_> {
             }
             RelType::Filter(filter) => {
                 let condition = self.expressions().expr(&filter.condition)?;
-                FrameOp::Filter(self.input(&filter.input, depth)?, condition)
+                FrameOp::Filter(self.input(&filter.input, depth)?, Box::new(condition))
             }
             RelType::Join(join) => self.join(&join, depth)?,
             RelType::SetOp(set) => self.set(&set, depth)?,

@@ -42,7 +42,7 @@ pub enum FrameOp {
     /// Computes columns.
     Project(Box<Frame>, Vec<Item>),
     /// Keeps rows.
-    Filter(Box<Frame>, ast::Expr),
+    Filter(Box<Frame>, Box<ast::Expr>),
     /// Joins.
     Join(Box<JoinFrame>),
     /// UNION ALL.
@@ -186,7 +186,7 @@ pub enum Item {
         frame: Option<i64>,
     },
     /// An expression with the name of its column, if it is given one.
-    Expr(ast::Expr, Option<String>),
+    Expr(Box<ast::Expr>, Option<String>),
 }
 
 /// A key of a sort.

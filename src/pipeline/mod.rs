@@ -301,6 +301,18 @@ pub struct Name {
     pub span: Span,
 }
 
+impl Query {
+    /// The query, which must be one in SQL.
+    #[cfg(test)]
+    #[allow(clippy::panic)]
+    pub(crate) fn sql(&self) -> &ast::Query {
+        match &self.body {
+            QueryBody::Sql(ast) => ast,
+            QueryBody::Frame(_) => panic!("a frame is no SQL"),
+        }
+    }
+}
+
 impl TableName {
     /// A full name.
     pub fn new(catalog: impl Into<String>, schema: impl Into<String>, table: impl Into<String>) -> Self {

@@ -344,17 +344,9 @@ impl Resolver<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::QueryBody;
     use super::*;
     use crate::project::load_sql;
     use crate::project::tests::errors;
-
-    fn sql_of(query: &Query) -> String {
-        match &query.body {
-            QueryBody::Sql(ast) => ast.to_string(),
-            QueryBody::Frame(frame) => format!("{frame:?}"),
-        }
-    }
 
     #[test]
     fn a_query_of_the_command_line_is_read_like_one_of_a_definition() {
@@ -388,7 +380,7 @@ mod tests {
                         RelationSource::External { name, .. } => format!("outside {name}"),
                         RelationSource::Files(files) => files.path.clone(),
                     });
-                    format!("{} | {}", sql_of(&query), relations.collect::<Vec<_>>().join(", "))
+                    format!("{} | {}", query.sql(), relations.collect::<Vec<_>>().join(", "))
                 }
                 Err(error) => errors(&error),
             };

@@ -389,7 +389,7 @@ fn positions_in_a_query_are_those_of_the_file() {
     let loaded = load_sql(&[("a.sql", text)], &settings()).unwrap();
     let flow = loaded.pipeline.flows.get("main.default.t").unwrap();
     let query = flow.query().unwrap();
-    let select = query.ast.body.as_select().unwrap();
+    let select = query.sql().body.as_select().unwrap();
     use datafusion::sql::sqlparser::ast::Spanned;
     let places: Vec<String> = select
         .projection
