@@ -40,7 +40,7 @@ class _Utilities:
 def _told(error: BaseException, root: str) -> Dict[str, Any]:
     """An exception with the user's own line: the last one in a file of the project."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if os.path.abspath(f.filename).startswith(root + os.sep)]
+    own = [f for f in frames if f.filename[:1] != "<" and os.path.abspath(f.filename).startswith(root + os.sep)]
     told: Dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, SyntaxError) and error.filename:
         told.update(file=os.path.abspath(error.filename), line=error.lineno or 0, message=error.msg)

@@ -76,7 +76,7 @@ def late():
 @dlt.table(partition_cols=["id"], cluster_by=["id"], path="/x", spark_conf={"a": "b"})
 def t():
     return dlt.read_stream("events")
-""", 0, ["[NO_EFFECT] `partition_cols`", "`cluster_by`", "`path`", "`spark_conf`", "transformations/d.py:10"]),
+""", 0, ["[NO_EFFECT] `partition_cols`", "`cluster_by`", "`path`", "`spark_conf`", "transformations/d.py:9"]),
     ("an exception, with the user's line", """
 def helper():
     return 1 / 0
@@ -84,8 +84,8 @@ def helper():
 @dlt.table
 def t():
     return helper()
-""", 2, ["PYTHON_DEFINITION_FAILED", "ZeroDivisionError: division by zero", "transformations/d.py:11:5", "return 1 / 0"]),
-    ("a syntax error", "def broken(:\n", 2, ["PYTHON_DEFINITION_FAILED", "transformations/d.py:9", "SyntaxError"]),
+""", 2, ["PYTHON_DEFINITION_FAILED", "ZeroDivisionError: division by zero", "transformations/d.py:10:5", "return 1 / 0"]),
+    ("a syntax error", "def broken(:\n", 2, ["PYTHON_DEFINITION_FAILED", "transformations/d.py:8", "SyntaxError"]),
     ("a package that is not there", "import nothing_of_this_name\n", 2, ["No module named 'nothing_of_this_name'"]),
     ("a function of Python", """
 @F.udf("int")
@@ -95,13 +95,13 @@ def plus(x):
 @dlt.table
 def t():
     return dlt.read_stream("events").select(plus("id"))
-""", 2, ["UNSUPPORTED_UDF", "plus", "transformations/d.py:14"]),
+""", 2, ["UNSUPPORTED_UDF", "plus", "transformations/d.py:13"]),
     ("rows while definitions load", """
 @dlt.table
 def t():
     dlt.read("events").count()
     return dlt.read_stream("events")
-""", 2, ["ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION", "transformations/d.py:12"]),
+""", 2, ["ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION", "transformations/d.py:11"]),
     ("columns while definitions load", """
 @dlt.table
 def t():
@@ -110,22 +110,22 @@ def t():
     ("mistakes of several datasets at once", """
 dlt.create_streaming_table("a", expect_all={"r": "id >"})
 dlt.create_auto_cdc_flow(target="a", source="events", keys=[], sequence_by="seq")
-""", 2, ["PARSE_SYNTAX_ERROR", "the expectation r", "AUTOCDC_EMPTY_KEYS", "d.py:10", "d.py:11"]),
+""", 2, ["PARSE_SYNTAX_ERROR", "the expectation r", "AUTOCDC_EMPTY_KEYS", "d.py:9", "d.py:10"]),
     ("a column that is not there", """
 @dlt.table
 def t():
     return dlt.read_stream("events").select("nmae")
-""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:10", "@dlt.table"]),
+""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:9", "@dlt.table"]),
     ("a column of an expectation that is not there", """
 @dlt.table
 @dlt.expect("r", "nmae IS NOT NULL")
 def t():
     return dlt.read_stream("events")
-""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:10"]),
+""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:9"]),
     ("what is refused by name", """
 dlt.create_streaming_table("a")
 dlt.create_auto_cdc_flow(target="a", source="events", keys=["id"], sequence_by="seq", columns_to_update="cols")
-""", 2, ["NotImplementedError: columns_to_update is not supported yet", "d.py:11"]),
+""", 2, ["NotImplementedError: columns_to_update is not supported yet", "d.py:10"]),
     ("a definition that takes too long", "import time\ntime.sleep(600)\n", 2, ["PYTHON_TIMEOUT"]),
     ("no data frame", """
 @dlt.table
