@@ -1,10 +1,12 @@
 //! What there is to do: what is new outside, and which tables have to be made again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 
 use tokio::runtime::Handle;
 
 use super::definitions::{moved, stays, table_key};
+use super::follow::Whole;
 use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
@@ -104,7 +106,14 @@ async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&
 }
 
 impl Backlog {
-    pub(super) fn find(plan: &Plan, history: &History, intent: &Intent, io: &Handle) -> Result<Backlog> {
+    /// Looks outside. With `whole`, files that may still be being written are left for another look.
+    pub(super) fn find(
+        plan: &Plan,
+        history: &History,
+        intent: &Intent,
+        io: &Handle,
+        mut whole: Option<&mut Whole>,
+    ) -> Result<Backlog> {
         let (mut positions, mut limits, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
@@ -123,6 +132,15 @@ impl Backlog {
                     let found = files
                         .discover(|path| history.has_seen(&source.id, path), read_before)
                         .map_err(|e| e.at(&source.span))?;
+                    let found = match whole.as_deref_mut() {
+                        // What is read once is read when all of it is there.
+                        Some(whole) if source.once => {
+                            let all = found.len();
+                            Some(whole.of(found)).filter(|found| found.len() == all).unwrap_or_default()
+                        }
+                        Some(whole) => whole.of(found),
+                        None => found,
+                    };
                     (!found.is_empty()).then_some(Position::Files(found))
                 }
                 SourceKind::Delta { location, read } => {
@@ -140,6 +158,19 @@ impl Backlog {
             positions.extend(position.map(|p| (index, p)));
         }
         Ok(Backlog { positions, limits, later })
+    }
+
+    /// Folders in which files of the plan's sources land.
+    pub(super) fn folders(plan: &Plan) -> Vec<PathBuf> {
+        let mut folders = BTreeSet::new();
+        for source in &plan.sources {
+            if let SourceKind::Files(read) = &source.kind
+                && let Ok(files) = FileSource::new(read)
+            {
+                folders.extend(files.folders());
+            }
+        }
+        folders.into_iter().collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

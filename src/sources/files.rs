@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -130,6 +131,11 @@ impl FileSource {
             None => Err(Error::external("SOURCE_NOT_FOUND", format!("there is no file or folder {}", self.path))
                 .help("check the path of read_files; a relative one counts from the folder of the project file")),
         }
+    }
+
+    /// Folders in which files land: where to watch for them. As far as they are there now.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        self.place.folders(&self.options)
     }
 
     /// The schema that the files have, with `schemaHints` and, unless `schemaEvolutionMode` is none, the rescued data

@@ -76,7 +76,11 @@ impl Place {
                     if hidden {
                         continue;
                     }
-                    let found = fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
+                    let found = match fs::metadata(&path) {
+                        Ok(found) => found,
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                        Err(e) => return Err(unreadable(&path, e)),
+                    };
                     if found.is_dir() {
                         folder(&path, options, &mut files)?;
                     } else if is_wanted(&path, options) {
@@ -88,6 +92,29 @@ impl Place {
         files.sort_unstable();
         files.dedup();
         Ok(Some(files))
+    }
+}
+
+impl Place {
+    /// Folders in which files land, as far as they are there now.
+    pub(super) fn folders(&self, options: &Options) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        match self {
+            Place::Path(path) if path.is_dir() => below(path, options.recursive, &mut found),
+            Place::Path(path) => found.extend(path.parent().map(Path::to_owned)),
+            Place::Glob { root, .. } => below(root, true, &mut found),
+        }
+        found
+    }
+}
+
+fn below(path: &Path, recursive: bool, found: &mut Vec<PathBuf>) {
+    found.push(path.to_owned());
+    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|_| recursive) {
+        let hidden = is_hidden(&entry.file_name().to_string_lossy());
+        if !hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            below(&entry.path(), recursive, found);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use silverflow::runtime::RunOptions;
 
 use crate::support::{Dice, Project, assert_rows};
 
-const SQL: &str = "
+pub(crate) const SQL: &str = "
 CREATE STREAMING TABLE raw (
   CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION QUARANTINE
 ) AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, amount BIGINT');
@@ -28,12 +28,12 @@ const TABLES: [&str; 4] = ["raw", "raw_quarantine", "history", "newest"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A run of the real binary that goes on by itself.
-struct Running {
+pub(crate) struct Running {
     child: Child,
 }
 
 impl Running {
-    fn start(project: &Project, arguments: &[&str]) -> Running {
+    pub(crate) fn start(project: &Project, arguments: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
         command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running { child: command.spawn().unwrap() }
@@ -45,7 +45,7 @@ impl Running {
     }
 
     /// Exit code, and what was printed.
-    fn end(mut self) -> (i32, String) {
+    pub(crate) fn end(mut self) -> (i32, String) {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -54,7 +54,7 @@ impl Running {
 }
 
 #[track_caller]
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
@@ -78,7 +78,7 @@ fn land(project: &Project, dice: &mut Dice, files: std::ops::Range<usize>) {
 
 /// The same input, run by one that nobody disturbed.
 #[track_caller]
-fn assert_undisturbed(project: &Project, context: &str) {
+pub(crate) fn assert_undisturbed(project: &Project, context: &str) {
     assert_as_defined(project, SQL, context);
 }
 
