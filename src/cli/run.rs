@@ -53,7 +53,8 @@ pub(super) struct Run {
     /// second signal ends it at once.
     #[arg(long, conflicts_with_all = ["refresh", "full_refresh", "full_refresh_all"])]
     continuous: bool,
-    /// Time between two looks for something new, at least; with --continuous.
+    /// How often to look for what the system does not tell of: tables of others, folders of other machines; with
+    /// --continuous.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration, requires = "continuous")]
     interval: Duration,
     /// Report as one JSON object; with --continuous, as one an epoch.

@@ -1,7 +1,7 @@
 //! Runs that go on: when they look outside again, and when they end.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,21 +9,22 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
-use super::watch::Watch;
+use super::watch::{Notice, Watch};
 use crate::lake::FileId;
+use crate::sources::Landing;
 
 /// A file that was modified longer ago than this is whole.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Between two looks at a file that may still be being written.
 const LOOK: Duration = Duration::from_millis(500);
-/// A look outside may take this share of the time, where nothing tells of changes.
-const SHARE: u32 = 100;
+/// Looks at everything take this share of the time, where nothing tells of changes, and where the system does.
+const SHARES: (u32, u32) = (100, 1000);
 
 /// How a run goes on until it is stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct Continuous {
-    /// Looks outside begin at least this far apart. What tells of no changes is looked at as often, or less often where
-    /// looking is slow: it takes a hundredth of the time at most.
+    /// How often everything is looked at: tables of others, and folders of which the system does not tell what lands. Less
+    /// often where looking is slow: it takes a hundredth of the time at most.
     pub interval: Duration,
 }
 
@@ -61,23 +62,38 @@ impl Stop {
     }
 }
 
-/// When to look outside.
+/// When to look outside, and at what.
 pub(super) struct Follow {
     interval: Duration,
+    places: Vec<Landing>,
     watch: Watch,
-    /// Which files are whole.
-    pub(super) whole: Whole,
+    whole: Whole,
+    /// What the system has told is not all that there is to look at.
+    everything: bool,
+    stale: bool,
     looked: Instant,
     cost: Duration,
 }
 
+/// What a look is at.
+pub(super) enum Look<'a> {
+    /// All that is there, whole or not.
+    AsItIs,
+    /// All that is there; files that may still be being written are left for another look.
+    Everything(&'a mut Whole),
+    /// Files that the system has told of; nothing else.
+    Told(&'a mut Whole),
+}
+
 impl Follow {
-    pub(super) fn new(continuous: Continuous, folders: &[PathBuf]) -> Follow {
-        let watch = Watch::new(folders);
+    pub(super) fn new(continuous: Continuous, places: Vec<Landing>) -> Follow {
         Follow {
             interval: continuous.interval,
-            watch,
+            watch: Watch::new(places.clone()),
+            places,
             whole: Whole::default(),
+            everything: true,
+            stale: false,
             looked: Instant::now(),
             cost: Duration::ZERO,
         }
@@ -86,30 +102,52 @@ impl Follow {
     /// Waits until there may be something new: a file landed, it is time to look, or the clock is due. False if the run is
     /// to stop.
     pub(super) fn wait(&mut self, stop: &Stop, due: Option<Duration>) -> bool {
-        if !stop.pause((self.looked + self.interval).saturating_duration_since(Instant::now())) {
-            return false;
-        }
-        let mut idle = (self.looked + self.interval.max(self.cost * SHARE)).saturating_duration_since(Instant::now());
+        let share = if self.watch.complete { SHARES.1 } else { SHARES.0 };
+        let next = self.looked + self.interval.max(self.cost * share);
+        let mut idle = next.saturating_duration_since(Instant::now());
         if self.whole.is_waiting() {
             idle = idle.min(LOOK);
         }
-        let idle = due.map_or(idle, |due| idle.min(due));
-        select! {
-            recv(stop.bell.1) -> _ => {}
-            recv(self.watch.notices) -> notice => self.whole.notices.extend(notice),
-            default(idle) => {}
+        if self.everything {
+            idle = Duration::ZERO;
         }
-        self.whole.notices.extend(self.watch.notices.try_iter());
+        let first = select! {
+            recv(stop.bell.1) -> _ => None,
+            recv(self.watch.notices) -> notice => notice.ok(),
+            default(due.map_or(idle, |due| idle.min(due))) => None,
+        };
+        for notice in first.into_iter().chain(self.watch.notices.try_iter()) {
+            match notice {
+                Notice::Whole(path) => drop(self.whole.notices.insert(path)),
+                Notice::Anything => self.everything = true,
+                Notice::Lost => (self.everything, self.stale) = (true, true),
+            }
+        }
+        self.everything |= Instant::now() >= next;
         !stop.is_requested()
     }
 
     /// Looks.
-    pub(super) fn look<T>(&mut self, look: impl FnOnce(&mut Whole) -> T) -> T {
-        self.looked = Instant::now();
-        let seen = look(&mut self.whole);
+    pub(super) fn look<T>(&mut self, look: impl FnOnce(Look<'_>) -> T) -> T {
+        if std::mem::take(&mut self.stale) {
+            self.watch = Watch::new(self.places.clone());
+        }
+        let seen = if std::mem::take(&mut self.everything) {
+            self.looked = Instant::now();
+            let seen = look(Look::Everything(&mut self.whole));
+            self.cost = self.looked.elapsed();
+            seen
+        } else {
+            look(Look::Told(&mut self.whole))
+        };
         self.whole.seen();
-        self.cost = self.looked.elapsed();
         seen
+    }
+
+    /// Looks at everything, whatever was told.
+    pub(super) fn look_at_everything<T>(&mut self, look: impl FnOnce(Look<'_>) -> T) -> T {
+        self.everything = true;
+        self.look(look)
     }
 }
 
@@ -124,6 +162,12 @@ pub(super) struct Whole {
 }
 
 impl Whole {
+    /// Files of which something is known: they were told of, or were not whole.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Path> {
+        let waiting = self.before.keys().map(Path::new).filter(|path| !self.notices.contains(*path));
+        self.notices.iter().map(PathBuf::as_path).chain(waiting)
+    }
+
     /// Those that are whole. The others are kept in mind.
     pub(super) fn of(&mut self, found: Vec<FileId>) -> Vec<FileId> {
         let settled = Utc::now().timestamp_micros() - i64::try_from(SETTLED.as_micros()).unwrap_or(0);
@@ -134,7 +178,7 @@ impl Whole {
             };
             let whole = file.modified_micros < settled
                 || since.elapsed() >= LOOK
-                || self.notices.contains(std::path::Path::new(&file.path));
+                || self.notices.contains(Path::new(&file.path));
             if !whole {
                 self.now.insert(file.path.clone(), (file.clone(), since));
             }
@@ -190,7 +234,8 @@ mod tests {
     #[test]
     fn who_waits_is_woken_by_a_request_to_stop() {
         let stop = Stop::default();
-        let mut follow = Follow::new(Continuous { interval: Duration::from_secs(600) }, &[]);
+        let mut follow = Follow::new(Continuous { interval: Duration::from_secs(600) }, Vec::new());
+        follow.everything = false;
         let asking = stop.clone();
         let asked = std::thread::spawn(move || asking.request());
         assert!(!follow.wait(&stop, None));

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
-use super::follow::Follow;
+use super::follow::{Follow, Look};
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -21,6 +20,7 @@ use super::retry::Retry;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
+use super::{FlowChanges, RunOptions};
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, EpochLog, History, Lake};
@@ -29,11 +29,6 @@ use crate::plan::{Plan, analyze};
 
 /// Runs everything that is new, or what the options select, and goes on if they say so.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
-    pass(pipeline, options, false, io)
-}
-
-/// One dataflow from start to end. With `finish_only` it ends when what an earlier run left open is finished.
-fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handle) -> Result<RunReport> {
     let say = |line: &str| {
         if let Some(progress) = &options.progress {
             progress(line);
@@ -45,26 +40,27 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         Some(lake) => lake.clone(),
         None => io.block_on(Lake::open(&pipeline.storage))?,
     };
-    let (_, mut seen) = io.block_on(EpochLog::load(&lake))?;
+    let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
-    if seen.open.is_some() && options.selection.is_selective() && !finish_only {
-        // What an earlier run left open is of another kind: it is finished first, by itself.
-        pass(pipeline, options, true, io)?;
-        seen = io.block_on(EpochLog::load(&lake))?.1;
-    }
-    let ready = Ready::find(pipeline, &lake, &seen, options, io)?;
+    let ready = Ready::find(pipeline, &lake, &seen, options, &options.flows, io)?;
     if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() && options.continuous.is_none() {
         return Ok(ready.report(pipeline, &lake, &seen));
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
+    let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
-    let lock = Arc::new(lock);
-    let mut session = Session { pipeline, options, finish_only, io, lake, lock, total: None, say: &say };
+    let mut session = Session { pipeline, options, io, lake, lock: Arc::new(lock), total: None, say: &say };
+    if history.open.is_some() && selective {
+        // What an earlier run left open is of another kind: it is finished first, by itself.
+        session.run(begun.take(), true)?;
+    }
     let mut retry = Retry::new(options.continuous.is_some());
     loop {
         let before = session.epochs();
-        let Err(error) = session.run(begun.take()) else { return Ok(session.total.unwrap_or_default()) };
-        let Some(pause) = retry.pause(&error, session.epochs() > before) else { return Err(error) };
+        let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
+        // A refresh that is begun a second time would do what it has done once more.
+        let pause = if selective { None } else { retry.pause(&error, session.epochs() > before) };
+        let Some(pause) = pause else { return Err(error) };
         say(&format!("{error}\n  trying again in {pause:?}"));
         if !options.stop.pause(pause) {
             return Err(error);
@@ -77,8 +73,6 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
 struct Session<'a> {
     pipeline: &'a Pipeline,
     options: &'a RunOptions,
-    /// End when what an earlier run left open is finished.
-    finish_only: bool,
     io: &'a Handle,
     lake: Lake,
     lock: Arc<RunLock>,
@@ -92,8 +86,9 @@ impl Session<'_> {
         self.total.as_ref().map_or(0, |total| total.epochs.len())
     }
 
-    /// Runs, with the log and what there is to do, if they are known already.
-    fn run(&mut self, begun: Option<(EpochLog, Option<Ready>)>) -> Result<()> {
+    /// Runs, with the log and what there is to do, if they are known already. With `finish_only` it ends when what an earlier
+    /// run left open is finished.
+    fn run(&mut self, begun: Option<(EpochLog, Option<Ready>)>, finish_only: bool) -> Result<()> {
         let (options, io, lake) = (self.options, self.io, &self.lake);
         let (mut log, ready) = match begun {
             Some(begun) => begun,
@@ -104,9 +99,11 @@ impl Session<'_> {
             }
         };
         let mut history = log.history().clone();
+        let find =
+            |history: &History| Ready::find(self.pipeline, lake, history, options, &options.flows.left(history), io);
         let mut ready = match ready {
             Some(ready) => ready,
-            None => Ready::find(self.pipeline, lake, &history, options, io)?,
+            None => find(&history)?,
         };
         let missing = || {
             Error::external(
@@ -116,8 +113,16 @@ impl Session<'_> {
             .help("restore _silverflow/epochs; without it everything would be read a second time")
         };
         let generation = self.lock.generation;
-        let open = |ready: &Ready, history: &History| {
-            Tables::open(&ready.plan, lake, history, (&ready.intent, &ready.start.compare), generation, io)
+        // The run that began the epoch may be at a commit still, or wake up to one: what the tables hold of it is known only
+        // when it is shut out.
+        let fenced = self.lock.took_over || history.open.is_some();
+        let open = |ready: &Ready, history: &History| -> Result<Tables> {
+            let mut tables =
+                Tables::open(&ready.plan, lake, history, (&ready.intent, &ready.start.compare), generation, io)?;
+            if fenced {
+                tables.fence(generation, io)?;
+            }
+            Ok(tables)
         };
         let mut tables = match open(&ready, &history) {
             Err(e) if e.code() == "FENCED" && self.lock.is_last(lake, io) => return Err(missing().caused_by(e)),
@@ -133,27 +138,25 @@ impl Session<'_> {
             let reason = "a full refresh was interrupted".to_owned();
             io.block_on(log.abort(&Abort { epoch: begin.epoch, reason, stray: history.stray.clone() }))?;
             history = log.history().clone();
-            ready = Ready::find(self.pipeline, lake, &history, options, io)?;
+            if finish_only {
+                return Ok(());
+            }
+            ready = find(&history)?;
             tables = open(&ready, &history)?;
         }
         let report = ready.report(self.pipeline, lake, &history);
         let total = self.total.get_or_insert_with(|| report.clone());
-        if self.lock.took_over || history.open.is_some() {
-            // The run that began the epoch may be at a commit still, or wake up to one.
-            tables.fence(generation, io)?;
-        }
         let clock = RunClock::new(&history, options);
         let idle = ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty();
         if idle && options.continuous.is_none() {
             // Readers find empty tables rather than none.
-            total.tables = describe(&ready.plan, lake, &history);
             return Ok(());
         }
         if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
             return Err(missing());
         }
         let Ready { plan, mut start, mut backlog, intent, left } = ready;
-        let view = intent.view(&plan, &history);
+        let view = intent.view(&plan, &history).into_owned();
         let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
         start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
         let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
@@ -164,16 +167,16 @@ impl Session<'_> {
         let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
         let start = Start { state: state.map(Arc::new), ..start };
         let mut workers = Workers::start(&plan, &start, options, &events_out)?;
-        let mut follow = options.continuous.map(|continuous| Follow::new(continuous, &Backlog::folders(&plan)));
+        let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
         if let Some(follow) = &mut follow {
             // What is there may still be being written.
-            backlog = follow.look(|whole| Backlog::find(&plan, &view, &intent, io, Some(whole)))?;
+            backlog = follow.look(|look| Backlog::find(&plan, &view, &intent, io, look))?;
         }
         let mut supervisor = Supervisor {
             plan,
             begin: start,
             intent,
-            finish_only: self.finish_only,
+            finish_only,
             left,
             compare,
             log,
@@ -224,11 +227,18 @@ struct Ready {
 }
 
 impl Ready {
-    fn find(pipeline: &Pipeline, lake: &Lake, history: &History, options: &RunOptions, io: &Handle) -> Result<Ready> {
-        let renamed = renamed(&options.flows, history)?;
+    fn find(
+        pipeline: &Pipeline,
+        lake: &Lake,
+        history: &History,
+        options: &RunOptions,
+        flows: &FlowChanges,
+        io: &Handle,
+    ) -> Result<Ready> {
+        let renamed = renamed(flows, history)?;
         let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true, renamed };
         let plan = Arc::new(analyze(pipeline, &outside)?);
-        let mut intent = Intent::of(&options.selection, &options.flows, pipeline, &plan, history)?;
+        let mut intent = Intent::of(&options.selection, flows, pipeline, &plan, history)?;
         if let Some(open) = &history.open {
             intent.resume(open, &plan);
         }
@@ -250,7 +260,7 @@ impl Ready {
         start.compare.extend(intent.compared(&plan));
         found.changed.retain(|id, _| intent.opens(&plan, *id));
         found.unchanged(&start.compare)?;
-        let backlog = Backlog::find(&plan, &view, &intent, io, None)?;
+        let backlog = Backlog::find(&plan, &view, &intent, io, Look::AsItIs)?;
         Ok(Ready { plan, start, backlog, intent, left })
     }
 

@@ -13,7 +13,7 @@ use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
-use super::follow::{Follow, Stop, Whole};
+use super::follow::{Follow, Look, Stop};
 use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::intent::Intent;
@@ -75,7 +75,10 @@ impl Supervisor {
         if let Some((open, resume)) = history.open.clone().zip(resume) {
             self.finish(open, resume, say)?;
             // What the open epoch read is behind it now.
-            *backlog = self.look(follow.as_mut())?;
+            *backlog = match &mut follow {
+                Some(follow) => follow.look_at_everything(|look| self.look(look))?,
+                None => self.look(Look::AsItIs)?,
+            };
         }
         if self.finish_only {
             return Ok(());
@@ -94,7 +97,7 @@ impl Supervisor {
                 break;
             }
             self.lock.check()?;
-            *backlog = self.look(Some(follow))?;
+            *backlog = follow.look(|look| self.look(look))?;
         }
         self.checkpoint(true, say)?;
         if follow.is_none() && self.stop.is_requested() && !backlog.is_empty() {
@@ -104,13 +107,9 @@ impl Supervisor {
         Ok(())
     }
 
-    fn look(&self, follow: Option<&mut Follow>) -> Result<Backlog> {
+    fn look(&self, look: Look<'_>) -> Result<Backlog> {
         let view = self.intent.view(&self.plan, self.log.history());
-        let find = |whole: Option<&mut Whole>| Backlog::find(&self.plan, &view, &self.intent, &self.io, whole);
-        match follow {
-            Some(follow) => follow.look(|whole| find(Some(whole))),
-            None => find(None),
-        }
+        Backlog::find(&self.plan, &view, &self.intent, &self.io, look)
     }
 
     /// Brings the operators to the end of the last complete epoch, without any output.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -16,7 +16,7 @@ use super::columns::{Fit, Group, utc, with_field};
 use super::csv::CsvReader;
 use super::infer;
 use super::json::JsonReader;
-use super::listing::{Place, identify};
+use super::listing::{Landing, Place, identify};
 use super::options::{Format, Mode, Options};
 use super::parquet::ParquetReader;
 use crate::error::{Error, Result};
@@ -133,9 +133,23 @@ impl FileSource {
         }
     }
 
-    /// Folders in which files land: where to watch for them. As far as they are there now.
-    pub fn folders(&self) -> Vec<PathBuf> {
-        self.place.folders(&self.options)
+    /// As [`discover`](Self::discover), of the files at `paths` alone. None if a listing is needed to tell. Costs what it is
+    /// asked for, however many files there are.
+    ///
+    /// # Errors
+    /// `SOURCE_NOT_READABLE` (external).
+    pub fn discover_among<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path>,
+        seen: impl Fn(&str) -> bool,
+    ) -> Result<Option<Vec<FileId>>> {
+        let found = self.place.among(paths, &self.options)?;
+        Ok(found.map(|files| files.into_iter().filter(|x| !seen(&x.path)).collect()))
+    }
+
+    /// Where files land: where to watch for them.
+    pub fn landing(&self) -> Landing {
+        self.place.landing(&self.options)
     }
 
     /// The schema that the files have, with `schemaHints` and, unless `schemaEvolutionMode` is none, the rescued data

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use silverflow::runtime::RunOptions;
+use silverflow::lake::faults::{Fate, Faults, Step};
+use silverflow::runtime::{RunOptions, Selection};
 
 use crate::support::{Dice, Project, assert_rows};
 
@@ -201,6 +202,98 @@ fn a_run_that_wakes_up_after_it_was_taken_over_commits_nothing() {
         assert_undisturbed(&project, &format!("round {round}, afterwards"));
     }
     assert!(fenced > 0, "no run was stopped in the middle");
+}
+
+/// Where a run that is about to write its first commit is held until another one writes to the same tables.
+#[derive(Debug, Default)]
+struct Meeting {
+    step: Mutex<u8>,
+    moved: Condvar,
+}
+
+impl Meeting {
+    fn at(&self) -> u8 {
+        *self.step.lock().unwrap()
+    }
+
+    fn move_to(&self, step: u8) {
+        let mut at = self.step.lock().unwrap();
+        *at = (*at).max(step);
+        self.moved.notify_all();
+    }
+
+    fn wait_for(&self, step: u8) {
+        let at = self.step.lock().unwrap();
+        assert!(!self.moved.wait_timeout_while(at, PATIENCE, |at| *at < step).unwrap().1.timed_out(), "step {step}");
+    }
+}
+
+fn enters_a_table(step: Step<'_>) -> bool {
+    matches!(step, Step::Link(_, to) if to.parent().is_some_and(|folder| folder.ends_with("_delta_log")))
+}
+
+/// The one who is held.
+#[derive(Debug)]
+struct Late(Arc<Meeting>);
+
+impl Faults for Late {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) && self.0.at() == 0 {
+            self.0.move_to(1);
+            self.0.wait_for(2);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, step: Step<'_>) {
+        if enters_a_table(step) {
+            self.0.move_to(3);
+        }
+    }
+}
+
+/// The one who comes after.
+#[derive(Debug)]
+struct Successor(Arc<Meeting>);
+
+impl Faults for Successor {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) {
+            self.0.move_to(2);
+            self.0.wait_for(3);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, _: Step<'_>) {}
+}
+
+/// Its successor has looked at the tables, and would have found nothing of the epoch.
+#[test]
+fn the_commit_of_a_full_refresh_that_lands_after_it_was_taken_over_is_not_passed_over() {
+    let project = Project::new(SQL);
+    land(&project, &mut Dice::new(3), 0..4);
+    project.run(1).unwrap();
+    fs::remove_file(project.path("landing/raw/000.json")).unwrap();
+    let meeting = Arc::new(Meeting::default());
+    let selection = Selection { full_refresh_all: true, accept_loss: true, ..Selection::default() };
+    std::thread::scope(|scope| {
+        let lake = Some(project.watched(Arc::new(Late(Arc::clone(&meeting)))));
+        let options = RunOptions { selection, lake, ..RunOptions::default() };
+        let held = &project;
+        let zombie = scope.spawn(move || held.run_with(&options));
+        meeting.wait_for(1);
+        // As after a stop that its own signs of life know nothing of.
+        for sign in fs::read_dir(project.path("lakehouse/_silverflow/runs")).unwrap() {
+            fs::remove_file(sign.unwrap().path()).unwrap();
+        }
+        let lake = Some(project.watched(Arc::new(Successor(Arc::clone(&meeting)))));
+        project.run_with(&RunOptions { lake, ..RunOptions::default() }).unwrap();
+        assert_eq!(zombie.join().unwrap().unwrap_err().code(), "FENCED");
+    });
+    assert_undisturbed(&project, "the refresh is finished");
+    project.assert_clean("the refresh is finished");
+    assert!(!project.run(1).unwrap().changed());
 }
 
 /// Takes back the last commit of a table.
