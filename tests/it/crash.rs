@@ -141,14 +141,14 @@ fn check_some_states(project: &Project, states: &[Image], step: usize, expected:
     assert!(states.len() > 20, "only {} states", states.len());
     for (i, state) in states.iter().enumerate().step_by(step) {
         state.restore(&project.path("lakehouse"));
-        if (i / step) % 2 == 0 {
+        if (i / step).is_multiple_of(2) {
             leave_signs_of_life(project);
         }
         if let Some(wrong) = wrong_after_any(project, 1 + i % 2, expected) {
             panic!("state {i} of {}: {wrong}\nit was:{}", states.len(), state.describe());
         }
         // The judge costs as much as the run.
-        if (i / step) % 4 == 0 {
+        if (i / step).is_multiple_of(4) {
             project.assert_clean(&format!("state {i} of {}", states.len()));
         }
     }
