@@ -44,15 +44,8 @@ pub fn load(spec: &Path) -> Result<Loaded> {
     })
 }
 
-/// What a front end for other files than SQL has found.
-#[derive(Debug, Default)]
-pub(crate) struct Declared {
-    pub(crate) declarations: Declarations,
-    pub(crate) lints: Vec<Lint>,
-}
-
 /// Reads definitions that are scripts.
-type Scripts<'a> = dyn FnMut(&Settings, &Path, &[PathBuf]) -> Result<Declared> + 'a;
+type Scripts<'a> = dyn FnMut(&Settings, &Path, &[PathBuf]) -> Result<Declarations> + 'a;
 
 /// As [`load`]; `python` takes the settings, the project's folder as messages name it, and the Python files, if there are any.
 pub(crate) fn load_with(spec: &Path, python: &mut Scripts<'_>) -> Result<Loaded> {
@@ -84,7 +77,7 @@ pub(crate) fn load_with(spec: &Path, python: &mut Scripts<'_>) -> Result<Loaded>
         return Err(error);
     }
     settings.root = absolute_root(&settings)?;
-    let declared = if scripts.is_empty() { Declared::default() } else { python(&settings, shown_root, &scripts)? };
+    let declared = if scripts.is_empty() { Declarations::default() } else { python(&settings, shown_root, &scripts)? };
     load_sources(sources, settings, declared)
 }
 
@@ -101,28 +94,24 @@ pub fn load_sql(sources: &[(&str, &str)], settings: &Settings) -> Result<Loaded>
     load_sources(
         sources.iter().map(|(name, text)| Source::new(*name, *text)).collect(),
         settings.clone(),
-        Declared::default(),
+        Declarations::default(),
     )
 }
 
-fn load_sources(sources: Vec<Source>, mut settings: Settings, declared: Declared) -> Result<Loaded> {
+fn load_sources(sources: Vec<Source>, mut settings: Settings, mut declarations: Declarations) -> Result<Loaded> {
     settings.root = absolute_root(&settings)?;
-    let Declared { mut declarations, lints } = declared;
     let mut errors = Vec::new();
     for source in sources {
         let file = Arc::new(source);
         let defaults = Defaults { catalog: settings.catalog.clone(), schema: settings.schema.clone() };
-        let mut context = Context { file: &file, root: &settings.root, defaults };
+        let mut context = Context::new(&file, &settings.root, defaults);
         errors.extend(parse_file(&mut context, &settings.configuration, &mut declarations));
     }
     // What a faulty statement would have declared is missing, so names are looked up only once all of them can be read.
     if let Some(error) = Error::all(errors) {
         return Err(error);
     }
-    let mut loaded = finish(&settings, declarations)?;
-    loaded.lints.extend(lints);
-    loaded.lints.sort_by(|a, b| (&a.span.file, a.span.line).cmp(&(&b.span.file, b.span.line)));
-    Ok(loaded)
+    finish(&settings, declarations)
 }
 
 /// Resolves and checks what a front end has declared.

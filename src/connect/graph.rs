@@ -19,14 +19,22 @@ use super::wire::spark::pipeline_command::{CreateDataflowGraph, DefineFlow, Defi
 use super::wire::spark::{OutputType, SourceCodeLocation};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{
-    CdcParts, DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WrittenName, WrittenRelation,
-    WrittenSource,
+    CdcParts, DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WithoutEffect, WrittenName,
+    WrittenRelation, WrittenSource,
 };
-use crate::pipeline::{
-    Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Lint, Name, ScdType, Settings, Source,
-};
+use crate::pipeline::{Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, ScdType, Settings, Source};
 use crate::project::{Loaded, finish};
 use crate::sql::{Context, Snippets, absolute, parse_file, written_name};
+
+/// Arguments that are taken and change nothing, with the reason.
+const WITHOUT_EFFECT: [(&str, &str); 6] = [
+    ("partition_cols", "where rows lie is the engine's own matter"),
+    ("cluster_by", "where rows lie is the engine's own matter"),
+    ("cluster_by_auto", "where rows lie is the engine's own matter"),
+    ("path", "tables are under the storage"),
+    ("spark_conf", "settings are those of the project"),
+    ("refresh_policy", "every table is kept up to date by the difference"),
+];
 
 /// A definition file that is larger is not shown in messages.
 const SHOWN: u64 = 4 << 20;
@@ -52,7 +60,6 @@ pub(crate) struct Graph {
     undecided: Vec<String>,
     sources: BTreeMap<String, Arc<Source>>,
     errors: Vec<Error>,
-    notes: Vec<Lint>,
 }
 
 impl Graph {
@@ -71,7 +78,6 @@ impl Graph {
             undecided: Vec::new(),
             sources: BTreeMap::new(),
             errors: Vec::new(),
-            notes: Vec::new(),
         }
     }
 
@@ -188,21 +194,18 @@ impl Graph {
         Ok(())
     }
 
-    /// Says once which arguments of a definition do nothing here.
+    /// Remembers which arguments of a definition do nothing here.
     fn without_effect(&mut self, arguments: &[String], span: &Span) {
         for argument in arguments {
-            self.notes.push(Lint {
-                code: "NO_EFFECT",
-                message: format!("`{argument}` is accepted, and changes nothing here"),
-                span: span.clone(),
-                help: "leave it out, or keep it for where the pipeline also runs".to_owned(),
-            });
+            let known = WITHOUT_EFFECT.iter().find(|(clause, _)| clause == argument);
+            let (clause, why) = known.copied().unwrap_or(("an argument", "there is nothing that it could change"));
+            self.declarations.without_effect.push(WithoutEffect { clause, why, span: span.clone() });
         }
     }
 
     fn columns(&self, ddl: &str, span: &Span) -> Result<Vec<Column>> {
         let file = Arc::new(Source::new("<schema>", ddl));
-        let context = Context { file: &file, root: &self.home.root, defaults: self.defaults.clone() };
+        let context = Context::new(&file, &self.home.root, self.defaults.clone());
         let columns = Snippets::new(context, &BTreeMap::new())
             .columns(&(0..ddl.len()))
             .map_err(|e| in_text(&e, "the", "schema", ddl))?;
@@ -340,14 +343,14 @@ impl Graph {
     pub(super) fn sql(&mut self, path: &str, text: &str) {
         let shown = self.home.shown.join(path).to_string_lossy().into_owned();
         let file = Arc::new(Source::new(shown, text));
-        let mut context = Context { file: &file, root: &self.home.root, defaults: self.defaults.clone() };
+        let mut context = Context::new(&file, &self.home.root, self.defaults.clone());
         let errors = parse_file(&mut context, &self.configuration, &mut self.declarations);
         self.errors.extend(errors);
     }
 
     /// The whole pipeline, checked.
     pub(super) fn load(self, storage: &str) -> Result<Loaded> {
-        let Graph { defaults, configuration, home, declarations, errors, notes, .. } = self;
+        let Graph { defaults, configuration, home, declarations, errors, .. } = self;
         if let Some(error) = Error::all(errors) {
             return Err(error);
         }
@@ -359,15 +362,12 @@ impl Graph {
             configuration,
             root: home.root,
         };
-        let mut loaded = finish(&settings, declarations)?;
-        loaded.lints.extend(notes);
-        loaded.lints.sort_by(|a, b| (&a.span.file, a.span.line).cmp(&(&b.span.file, b.span.line)));
-        Ok(loaded)
+        finish(&settings, declarations)
     }
 
     /// What has been declared so far, for a project that declares more in files.
-    pub(crate) fn into_parts(self) -> (Declarations, Vec<Error>, Vec<Lint>) {
-        (self.declarations, self.errors, self.notes)
+    pub(crate) fn into_declarations(self) -> Result<Declarations> {
+        Error::all(self.errors).map_or(Ok(self.declarations), Err)
     }
 }
 

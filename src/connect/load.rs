@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::{ServeOptions, Server};
 use crate::error::{Error, Result, Span};
+use crate::pipeline::declaration::Declarations;
 use crate::pipeline::{Settings, Source};
-use crate::project::{Declared, Loaded, load_with};
+use crate::project::{Loaded, load_with};
 
 const LOADER: &str = include_str!("../../python/silverflow/loader.py");
 const DLT: &str = include_str!("../../python/silverflow/modules/dlt.py");
@@ -84,7 +85,7 @@ fn unusable(why: impl std::fmt::Display) -> Error {
     Error::external("PYTHON_NOT_USABLE", format!("definitions in Python cannot be loaded: {why}")).help(INSTALL)
 }
 
-fn declare(settings: &Settings, shown: &Path, files: &[PathBuf]) -> Result<Declared> {
+fn declare(settings: &Settings, shown: &Path, files: &[PathBuf]) -> Result<Declarations> {
     let timeout = match settings.configuration.get("silverflow.python.timeout") {
         None => DEADLINE,
         Some(text) => text.trim().parse().map(Duration::from_secs).map_err(|_| {
@@ -126,11 +127,7 @@ fn declare(settings: &Settings, shown: &Path, files: &[PathBuf]) -> Result<Decla
     }
     let graph = outcome.graph.and_then(|id| server.take_graph(&id));
     let graph = graph.ok_or_else(|| Error::internal("definitions were loaded and are not here"))?;
-    let (declarations, errors, lints) = graph.into_parts();
-    match Error::all(errors) {
-        Some(error) => Err(error),
-        None => Ok(Declared { declarations, lints }),
-    }
+    graph.into_declarations()
 }
 
 /// Starts the first Python that there is.

@@ -381,7 +381,7 @@ impl Reader<'_> {
     fn sql(&mut self, sql: &spark::Sql) -> Result<FrameOp> {
         let file = Arc::new(Source::new("<spark.sql>", self.with_arguments(sql)?));
         let length = file.text().len();
-        let context = Context { file: &file, root: self.place.root, defaults: self.place.defaults.clone() };
+        let context = Context::new(&file, self.place.root, self.place.defaults.clone());
         let written = Snippets::new(context, self.place.configuration).lone_query(&(0..length))?;
         let QueryBody::Sql(mut ast) = written.body else {
             return Err(Error::internal("SQL was read as something else"));

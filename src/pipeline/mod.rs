@@ -18,6 +18,7 @@ pub(crate) mod source;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -29,7 +30,7 @@ use crate::error::Span;
 pub use builder::{AutoCdcBuilder, PipelineBuilder, TableBuilder};
 pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, LEFT_COLUMN, START_COLUMN};
 pub use graph::Graph;
-pub use lint::Lint;
+pub use lint::{Lint, NO_EFFECT};
 pub use names::near_miss;
 pub(crate) use read_table::bytes as parse_bytes;
 pub use read_table::{ReadMode, ReadTable, StartAt};
@@ -66,6 +67,8 @@ pub struct Pipeline {
     pub flows: BTreeMap<String, Flow>,
     /// The definition files by the name that [`Span::file`] bears, to turn positions inside queries and conditions into spans.
     pub sources: BTreeMap<String, Arc<Source>>,
+    /// The project's folder, from which relative paths count.
+    pub root: PathBuf,
 }
 
 /// What a dataset is.
@@ -111,7 +114,19 @@ pub struct Column {
     pub nullable: bool,
     /// Comment.
     pub comment: Option<String>,
+    /// What computes it from the other columns.
+    pub generated: Option<Generated>,
     /// Where it is declared.
+    pub span: Span,
+}
+
+/// `GENERATED ALWAYS AS (expression)`: the column has the value of the expression over the other columns of its row. A
+/// query that yields the column all the same must yield that value.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// The expression.
+    pub expr: ast::Expr,
+    /// Where it stands.
     pub span: Span,
 }
 
@@ -301,12 +316,20 @@ pub struct Name {
     pub span: Span,
 }
 
-impl Query {
+impl QueryBody {
+    /// The query with its SQL changed; a frame stays.
+    pub(crate) fn map_sql(self, f: impl FnOnce(Box<ast::Query>) -> Box<ast::Query>) -> QueryBody {
+        match self {
+            QueryBody::Sql(ast) => QueryBody::Sql(f(ast)),
+            frame @ QueryBody::Frame(_) => frame,
+        }
+    }
+
     /// The query, which must be one in SQL.
     #[cfg(test)]
     #[allow(clippy::panic)]
     pub(crate) fn sql(&self) -> &ast::Query {
-        match &self.body {
+        match self {
             QueryBody::Sql(ast) => ast,
             QueryBody::Frame(_) => panic!("a frame is no SQL"),
         }

@@ -13,13 +13,12 @@ use datafusion::datasource::{MemTable, TableProvider, provider_as_source};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::{find_aggregate_exprs, find_window_exprs};
 use datafusion::logical_expr::{Expr, JoinType, LogicalPlan, LogicalPlanBuilder, SortExpr, lit};
-use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
 use self::names::{Col, default_name, lookup, resolve};
 use super::identifiers::fold;
 use super::metadata::METADATA;
-use super::query::from_datafusion;
+use super::query::{from_datafusion, plan_sql};
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::EPOCH_COLUMN;
@@ -243,23 +242,8 @@ impl FramePlanner<'_> {
     }
 
     fn sql(&self, query: &ast::Query) -> Result<Built> {
-        let mut query = query.clone();
         let schemas: Vec<_> = self.tables.iter().map(|table| table.schema()).collect();
-        for hidden in [METADATA, EPOCH_COLUMN] {
-            let with: Vec<String> = schemas
-                .iter()
-                .enumerate()
-                .filter(|(_, schema)| schema.fields().last().is_some_and(|field| field.name() == hidden))
-                .map(|(index, _)| format!("${index}"))
-                .collect();
-            if !with.is_empty() {
-                super::metadata::hide_from_wildcards(&mut query, &with, hidden);
-            }
-        }
-        fold(&mut query, &schemas);
-        read_as_spark(&mut query);
-        let statement = Statement::Statement(Box::new(ast::Statement::Query(Box::new(query))));
-        let plan = futures::executor::block_on(self.state.statement_to_plan(statement)).map_err(|e| self.wrong(e))?;
+        let plan = plan_sql(query, &schemas, self.state, self.span, None)?;
         let columns: Vec<(Expr, String)> =
             plan.schema().columns().into_iter().map(|c| (Expr::Column(c.clone()), c.name)).collect();
         let mut seen = BTreeSet::new();

@@ -13,6 +13,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
+use super::definitions::quarantine_key;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
@@ -20,7 +21,7 @@ use crate::pipeline::{
     DatasetKind, EPOCH_COLUMN, Pipeline, Query, QueryBody, RelationSource, Source, TableName, near_miss,
 };
 use crate::plan::{
-    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, plan_frame,
+    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_generators, plan_frame,
     read_as_spark, session,
 };
 use crate::sql::read_query;
@@ -48,7 +49,7 @@ pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
 ///
 /// # Errors
 /// `EPOCH_NOT_KEPT` (user) for an epoch that is not complete, or so long ago that it is not known any more what the tables
-/// held then; otherwise as [`query`].
+/// held then, or that files have been removed since; otherwise as [`query`].
 pub fn query_as_of(pipeline: &Pipeline, sql: &str, epoch: u64) -> Result<QueryResult> {
     io()?.block_on(answer(pipeline, sql, Some(epoch)))
 }
@@ -92,7 +93,19 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
     let context = session(false, &Settings::of(&pipeline.configuration)?)?;
     let mut schemas: Vec<SchemaRef> = Vec::new();
     for (index, (table, key)) in relations.found.iter().enumerate() {
-        let provider = at_version(&lake, table, versions.get(key).copied()).await?;
+        let version = versions.get(key).copied();
+        if let Some(epoch) = as_of
+            && !tables::is_kept(&lake, &lake.table_location(table), version.unwrap_or(0)).await?
+        {
+            let message = format!(
+                "files that {table} had in epoch {epoch} (version {}) have been removed since",
+                version.unwrap_or(0)
+            );
+            let help = "ask for a later epoch; the table's property delta.deletedFileRetentionDuration says how long files \
+                        stay that a table has no more";
+            return Err(Error::user("EPOCH_NOT_KEPT", message).help(help).epoch(epoch));
+        }
+        let provider = at_version(&lake, table, version).await?;
         schemas.push(provider.schema());
         context
             .register_table(TableReference::bare(name_of(index)), provider)
@@ -105,7 +118,7 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
         .map(|(index, _)| name_of(index))
         .collect();
     hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
-    lift_explode(&mut query);
+    lift_generators(&mut query, Some(&source)).map_err(|e| e.at(&whole))?;
     fold_identifiers(&mut *query, &schemas);
     read_as_spark(&mut *query);
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
@@ -235,7 +248,7 @@ impl Relations<'_> {
             tables.insert(dataset.name.clone(), dataset.name.to_string());
             let quarantine = dataset.name.quarantine();
             if dataset.quarantines() && !self.pipeline.datasets.contains_key(&quarantine) {
-                tables.insert(quarantine, format!("{} quarantine", dataset.name));
+                tables.insert(quarantine, quarantine_key(&dataset.name.to_string()));
             }
         }
         tables

@@ -10,7 +10,7 @@ use super::definitions::{table_key, table_of};
 use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::changed;
-use crate::dataflow::TableId;
+use crate::dataflow::{Counts, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
@@ -39,7 +39,8 @@ impl Supervisor {
 
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
-        let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
+        let known = self.log.history().stray.iter().chain(&self.foreign);
+        let foreign = known.filter(|key| table_of(&self.plan, key).is_none()).cloned();
         let own = self.compare.iter().chain(&self.left).map(|table| table_key(&self.plan, *table));
         own.chain(foreign).collect()
     }
@@ -75,7 +76,8 @@ impl Supervisor {
                     continue;
                 }
                 let compare = compare.contains(&table);
-                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
+                let metrics = computed.counts.get(&index).map(Counts::metrics).unwrap_or_default();
+                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare, metrics })?;
                 open += 1;
             }
             let mut failed = Vec::new();
@@ -116,6 +118,12 @@ impl Supervisor {
         self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
+        let rest = self.report.rest();
+        let done = std::mem::replace(&mut self.report, rest);
+        self.total.add(&done);
+        if let Some(on_epoch) = &self.on_epoch {
+            on_epoch(&done);
+        }
         Ok(())
     }
 

@@ -4,15 +4,16 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use silverflow::runtime::RunOptions;
+use silverflow::lake::faults::{Fate, Faults, Step};
+use silverflow::runtime::{RunOptions, Selection};
 
 use crate::support::{Dice, Project, assert_rows};
 
-const SQL: &str = "
+pub(crate) const SQL: &str = "
 CREATE STREAMING TABLE raw (
   CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION QUARANTINE
 ) AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, amount BIGINT');
@@ -28,12 +29,12 @@ const TABLES: [&str; 4] = ["raw", "raw_quarantine", "history", "newest"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A run of the real binary that goes on by itself.
-struct Running {
+pub(crate) struct Running {
     child: Child,
 }
 
 impl Running {
-    fn start(project: &Project, arguments: &[&str]) -> Running {
+    pub(crate) fn start(project: &Project, arguments: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
         command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running { child: command.spawn().unwrap() }
@@ -45,7 +46,7 @@ impl Running {
     }
 
     /// Exit code, and what was printed.
-    fn end(mut self) -> (i32, String) {
+    pub(crate) fn end(mut self) -> (i32, String) {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -54,11 +55,11 @@ impl Running {
 }
 
 #[track_caller]
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
 
@@ -78,7 +79,7 @@ fn land(project: &Project, dice: &mut Dice, files: std::ops::Range<usize>) {
 
 /// The same input, run by one that nobody disturbed.
 #[track_caller]
-fn assert_undisturbed(project: &Project, context: &str) {
+pub(crate) fn assert_undisturbed(project: &Project, context: &str) {
     assert_as_defined(project, SQL, context);
 }
 
@@ -201,6 +202,171 @@ fn a_run_that_wakes_up_after_it_was_taken_over_commits_nothing() {
         assert_undisturbed(&project, &format!("round {round}, afterwards"));
     }
     assert!(fenced > 0, "no run was stopped in the middle");
+}
+
+/// Where a run that is about to write its first commit is held until another one writes to the same tables.
+#[derive(Debug, Default)]
+struct Meeting {
+    step: Mutex<u8>,
+    moved: Condvar,
+}
+
+impl Meeting {
+    fn at(&self) -> u8 {
+        *self.step.lock().unwrap()
+    }
+
+    fn move_to(&self, step: u8) {
+        let mut at = self.step.lock().unwrap();
+        *at = (*at).max(step);
+        self.moved.notify_all();
+    }
+
+    fn wait_for(&self, step: u8) {
+        let at = self.step.lock().unwrap();
+        assert!(!self.moved.wait_timeout_while(at, PATIENCE, |at| *at < step).unwrap().1.timed_out(), "step {step}");
+    }
+}
+
+fn enters_a_table(step: Step<'_>) -> bool {
+    matches!(step, Step::Link(_, to) if to.parent().is_some_and(|folder| folder.ends_with("_delta_log")))
+}
+
+/// The one who is held.
+#[derive(Debug)]
+struct Late(Arc<Meeting>);
+
+impl Faults for Late {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) && self.0.at() == 0 {
+            self.0.move_to(1);
+            self.0.wait_for(2);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, step: Step<'_>) {
+        if enters_a_table(step) {
+            self.0.move_to(3);
+        }
+    }
+}
+
+/// The one who comes after.
+#[derive(Debug)]
+struct Successor(Arc<Meeting>);
+
+impl Faults for Successor {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) {
+            self.0.move_to(2);
+            self.0.wait_for(3);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, _: Step<'_>) {}
+}
+
+/// Its successor has looked at the tables, and would have found nothing of the epoch.
+#[test]
+fn the_commit_of_a_full_refresh_that_lands_after_it_was_taken_over_is_not_passed_over() {
+    let project = Project::new(SQL);
+    land(&project, &mut Dice::new(3), 0..4);
+    project.run(1).unwrap();
+    fs::remove_file(project.path("landing/raw/000.json")).unwrap();
+    let meeting = Arc::new(Meeting::default());
+    let selection = Selection { full_refresh_all: true, accept_loss: true, ..Selection::default() };
+    std::thread::scope(|scope| {
+        let lake = Some(project.watched(Arc::new(Late(Arc::clone(&meeting)))));
+        let options = RunOptions { selection, lake, ..RunOptions::default() };
+        let held = &project;
+        let zombie = scope.spawn(move || held.run_with(&options));
+        meeting.wait_for(1);
+        // As after a stop that its own signs of life know nothing of.
+        for sign in fs::read_dir(project.path("lakehouse/_silverflow/runs")).unwrap() {
+            fs::remove_file(sign.unwrap().path()).unwrap();
+        }
+        let lake = Some(project.watched(Arc::new(Successor(Arc::clone(&meeting)))));
+        project.run_with(&RunOptions { lake, ..RunOptions::default() }).unwrap();
+        assert_eq!(zombie.join().unwrap().unwrap_err().code(), "FENCED");
+    });
+    assert_undisturbed(&project, "the refresh is finished");
+    project.assert_clean("the refresh is finished");
+    assert!(!project.run(1).unwrap().changed());
+}
+
+/// A run dies in the middle of an epoch; the next one does not know some of its tables, the one after that does again.
+#[test]
+fn tables_that_are_not_there_when_an_epoch_is_finished_have_all_of_it_when_they_are_back() {
+    let whole = format!(
+        "{SQL} CREATE STREAMING TABLE extra AS SELECT * FROM STREAM read_files('landing/extra', format => 'json',
+           schema => 'id BIGINT');
+         CREATE STREAMING TABLE doubled (CONSTRAINT small EXPECT (twice < 25) ON VIOLATION QUARANTINE)
+           AS SELECT id * 2 AS twice FROM STREAM(extra);"
+    );
+    let tables = [TABLES.as_slice(), &["extra", "doubled", "doubled_quarantine"]].concat();
+    let project = Project::new(&whole);
+    let mut dice = Dice::new(11);
+    for round in 0..2 {
+        land(&project, &mut dice, round * 2..round * 2 + 2);
+        let rows: Vec<Value> = (0..9).map(|row| json!({"id": round * 9 + row})).collect();
+        project.land("extra", &format!("{round}"), &rows);
+        project.run(1).unwrap();
+    }
+    let contents = || -> Vec<_> { tables.iter().map(|t| project.rows(&format!("SELECT * FROM {t}"))).collect() };
+    let expected = contents();
+    let saved = project.path("saved");
+    crate::support::copy_folder(&project.path("lakehouse"), &saved);
+    for raw in [false, true] {
+        // What is derived commits last.
+        for others in 0..if raw { 4 } else { 2 } {
+            fs::remove_dir_all(project.path("lakehouse")).unwrap();
+            crate::support::copy_folder(&saved, &project.path("lakehouse"));
+            let log = project.path("lakehouse/_silverflow/epochs");
+            fs::remove_file(fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()).unwrap();
+            let lacks = TABLES.iter().skip(if raw { 2 } else { 0 }).chain(&tables[4 + others..]);
+            lacks.for_each(|table| uncommit(&project, table));
+            for (sql, context) in [(SQL, "without"), (&whole, "with"), (&whole, "again")] {
+                project.define(sql);
+                let report = project.run(1).unwrap_or_else(|e| panic!("{raw}, {others}, {context}: {e}"));
+                assert!(context != "again" || !report.changed());
+            }
+            for ((table, expected), actual) in tables.iter().zip(&expected).zip(contents()) {
+                assert_rows(&format!("raw {raw}, {others} of the others: {table}"), &actual, expected);
+            }
+        }
+    }
+}
+
+/// Moves all there is to another folder.
+fn moved(project: &Project) -> Project {
+    let other = Project::new(SQL);
+    for folder in ["landing", "lakehouse"] {
+        let _ = fs::remove_dir(other.path(folder));
+        fs::rename(project.path(folder), other.path(folder)).unwrap();
+    }
+    other
+}
+
+#[test]
+fn a_project_that_is_moved_reads_nothing_twice() {
+    let project = Project::new(SQL);
+    let mut dice = Dice::new(4);
+    land(&project, &mut dice, 0..3);
+    project.run(1).unwrap();
+    let project = moved(&project);
+    assert!(!project.run(1).unwrap().changed());
+    land(&project, &mut dice, 3..5);
+    assert_eq!(project.run(1).unwrap().files, 2);
+    // The same with an epoch that has only begun.
+    let log = project.path("lakehouse/_silverflow/epochs");
+    fs::remove_file(fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()).unwrap();
+    TABLES.iter().for_each(|table| uncommit(&project, table));
+    let project = moved(&project);
+    let epochs = project.run(1).unwrap().epochs;
+    assert_eq!(epochs, [2], "it was not finished");
+    assert_undisturbed(&project, "moved");
 }
 
 /// Takes back the last commit of a table.

@@ -76,7 +76,7 @@ def late():
 @dlt.table(partition_cols=["id"], cluster_by=["id"], path="/x", spark_conf={"a": "b"})
 def t():
     return dlt.read_stream("events")
-""", 0, ["[NO_EFFECT] `partition_cols`", "`cluster_by`", "`path`", "`spark_conf`", "transformations/d.py:9"]),
+""", 0, ["[NO_EFFECT] partition_cols has no effect", "cluster_by has", "path has", "spark_conf has", "transformations/d.py:9"]),
     ("an exception, with the user's line", """
 def helper():
     return 1 / 0

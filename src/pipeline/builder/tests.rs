@@ -75,7 +75,11 @@ fn a_pipeline_in_rust_is_the_same_as_in_sql() {
     }
     for (name, flow) in &loaded.flows {
         let other = built.flows.get(name).unwrap();
-        assert_eq!(other.query().map(|q| q.sql().to_string()), flow.query().map(|q| q.sql().to_string()), "{name}");
+        assert_eq!(
+            other.query().map(|q| q.body.sql().to_string()),
+            flow.query().map(|q| q.body.sql().to_string()),
+            "{name}"
+        );
         let lists = |cdc: &crate::pipeline::AutoCdc| {
             let ignored = match &cdc.ignore_null_updates {
                 Some(crate::pipeline::IgnoreNull::Columns(list)) => list.to_string(),

@@ -6,7 +6,9 @@ mod array;
 mod cast;
 mod conditional;
 mod datetime;
+mod encode;
 mod function;
+mod grouped;
 mod hash;
 mod json;
 mod json_values;
@@ -40,6 +42,7 @@ use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
 
 pub(super) use self::cast::SparkCast;
+pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
 pub(super) use self::types::{common, instant, text};
@@ -110,6 +113,7 @@ pub(super) fn scalar(settings: &Settings) -> Vec<Arc<ScalarUDF>> {
         array::functions(),
         conditional::functions(),
         datetime::functions(),
+        encode::functions(),
         hash::functions(),
         json::functions(),
         map::functions(),
