@@ -50,7 +50,7 @@ impl Expressions {
             }
             Some(ExprType::Alias(alias)) => match alias.name.as_slice() {
                 [name] => Ok(Item::Expr(Box::new(self.expr(&alias.expr)?), Some(name.clone()))),
-                _ => Err(not_supported("an alias of several names (as of posexplode or stack)")),
+                names => Ok(Item::Rows(Box::new(self.expr(&alias.expr)?), names.to_vec())),
             },
             Some(ExprType::ExpressionString(text)) => self.text_item(&text.expression),
             _ => Ok(Item::Expr(Box::new(self.expr(bytes)?), None)),

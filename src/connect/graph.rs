@@ -22,7 +22,9 @@ use crate::pipeline::declaration::{
     CdcParts, DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WithoutEffect, WrittenName,
     WrittenRelation, WrittenSource,
 };
-use crate::pipeline::{Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, ScdType, Settings, Source};
+use crate::pipeline::{
+    Column, ColumnList, DatasetKind, Expectation, IgnoreNull, Name, QueryBody, ScdType, Settings, Source,
+};
 use crate::project::{Loaded, finish};
 use crate::sql::{Context, Snippets, absolute, parse_file, written_name};
 
@@ -248,7 +250,10 @@ impl Graph {
                     span: span.clone(),
                     at,
                 };
-                let query = query(details.relation.as_deref().unwrap_or_default(), &place)?;
+                let mut query = query(details.relation.as_deref().unwrap_or_default(), &place)?;
+                if let QueryBody::Frame(frame) = &mut query.body {
+                    frame.without_order();
+                }
                 let full = target.full(&self.defaults).to_string().to_lowercase();
                 if let Some(place) = self.undecided.iter().position(|undecided| *undecided == full) {
                     self.undecided.swap_remove(place);

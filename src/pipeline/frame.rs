@@ -187,6 +187,8 @@ pub enum Item {
     },
     /// An expression with the name of its column, if it is given one.
     Expr(Box<ast::Expr>, Option<String>),
+    /// A call that gives several rows, with the names of its columns.
+    Rows(Box<ast::Expr>, Vec<String>),
 }
 
 /// A key of a sort.
@@ -232,6 +234,31 @@ impl Frame {
         }
     }
 
+    /// Takes off what only orders the rows: a table has no order. Behind a limit an order decides which rows there are.
+    pub fn without_order(&mut self) {
+        if let FrameOp::Sort(input, _) = &mut self.op {
+            let input =
+                std::mem::replace(input, Box::new(Frame::of(FrameOp::Read { relation: 0, qualifiers: Vec::new() })));
+            self.op = FrameOp::Project(input, vec![Item::Star { qualifier: None, frame: None }]);
+        }
+        match &mut self.op {
+            FrameOp::Project(input, _)
+            | FrameOp::Filter(input, _)
+            | FrameOp::Distinct(input, None)
+            | FrameOp::Alias(input, _)
+            | FrameOp::WithColumns(input, _)
+            | FrameOp::Rename(input, _)
+            | FrameOp::Names(input, _)
+            | FrameOp::Drop(input, ..)
+            | FrameOp::Conform(input, _) => input.without_order(),
+            FrameOp::Union { left, right, .. } => {
+                left.without_order();
+                right.without_order();
+            }
+            _ => {}
+        }
+    }
+
     /// Expressions of this operator alone.
     pub fn exprs(&self) -> Vec<&ast::Expr> {
         match &self.op {
@@ -254,7 +281,7 @@ impl Item {
     /// The expression, unless it is a star.
     pub fn expr(&self) -> Option<&ast::Expr> {
         match self {
-            Item::Expr(expr, _) => Some(expr),
+            Item::Expr(expr, _) | Item::Rows(expr, _) => Some(expr),
             Item::Star { .. } => None,
         }
     }

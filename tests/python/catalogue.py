@@ -108,6 +108,13 @@ CASES = [
     ("one.select(F.col('a').cast('string'), F.upper('a'), (F.lit(1) + 2)).columns", ["a", "upper(a)", "(1 + 2)"]),
     ("reduce(lambda f, n: f.withColumn(f'c{n}', F.lit(n)), range(60), one).columns[-1]", "c59"),
     ("one.select(reduce(lambda a, b: a + b, [F.lit(1)] * 40))", [(40,)]),
+    # Several rows of one.
+    ("one.select('a', F.explode(F.array(F.lit(1), F.lit(2))).alias('n'))", [("x", 1), ("x", 2)]),
+    ("one.select(F.explode(F.array(F.lit(1))), 'a').columns", ["col", "a"]),
+    ("one.select(F.posexplode(F.array(F.lit('p'), F.lit('q'))).alias('i', 'v'))", [(0, "p"), (1, "q")]),
+    ("one.withColumn('a', F.explode(F.array(F.lit('y'), F.lit('z'))))", [("y",), ("z",)]),
+    ("one.select('a', F.explode_outer(F.array().cast('array<int>')).alias('n'))", [("x", None)]),
+    ("one.select(F.explode(F.array(F.lit(1))), F.explode(F.array(F.lit(1))))", "UNSUPPORTED_GENERATOR"),
     # Meta.
     ("people.schema.simpleString()", "struct<id:bigint,name:string,age:bigint>"),
     ("people.dtypes", [("id", "bigint"), ("name", "string"), ("age", "bigint")]),

@@ -150,6 +150,12 @@ def own():
 def more():
     return spark.readStream.table("events").where("id < 0")
 """, 0, ["own", "own_quarantine"]),
+    ("several rows of one, and an order that a table does not keep", """
+@dlt.table
+def words():
+    split = F.explode(F.split("name", " ")).alias("word")
+    return dlt.read_stream("events").select("id", split).where("word <> ''").orderBy("word")
+""", 0, ["words"]),
     ("rows that Python made", """
 @dlt.table
 def t():
