@@ -144,7 +144,9 @@ impl Scd2State {
             ties += if indexed && group.len() * WHOLE < size {
                 let start = out.len();
                 let ties = near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
-                consolidate_from(out, start);
+                if group.len() > 1 {
+                    consolidate_from(out, start);
+                }
                 ties
             } else {
                 let index = indexed || size + group.len() > self.small;
