@@ -27,6 +27,43 @@ pub struct RunReport {
 }
 
 impl RunReport {
+    /// The same tables, with nothing done yet.
+    pub(super) fn rest(&self) -> RunReport {
+        let rest = |table: &TableReport| TableReport {
+            dataset: table.dataset,
+            name: table.name.clone(),
+            kind: table.kind,
+            location: table.location.clone(),
+            quarantine_location: table.quarantine_location.clone(),
+            version: table.version,
+            expectations: table
+                .expectations
+                .iter()
+                .map(|rule| RuleReport { passed: 0, failed: 0, null: 0, error: 0, ..rule.clone() })
+                .collect(),
+            ..TableReport::default()
+        };
+        RunReport {
+            pipeline: self.pipeline.clone(),
+            storage: self.storage.clone(),
+            last_epoch: self.last_epoch,
+            tables: self.tables.iter().map(rest).collect(),
+            ..RunReport::default()
+        }
+    }
+
+    /// Adds what came after.
+    pub(super) fn add(&mut self, later: &RunReport) {
+        self.epochs.extend(&later.epochs);
+        self.last_epoch = later.last_epoch;
+        self.files += later.files;
+        self.checkpoint = self.checkpoint.or(later.checkpoint);
+        self.replayed += later.replayed;
+        for (table, more) in self.tables.iter_mut().zip(&later.tables) {
+            table.add(more);
+        }
+    }
+
     /// Whether there was anything to do.
     pub fn changed(&self) -> bool {
         self.tables.iter().any(|t| t.committed)
@@ -102,6 +139,27 @@ pub(super) fn action_name(action: Action) -> &'static str {
 }
 
 impl TableReport {
+    fn add(&mut self, later: &TableReport) {
+        self.version = later.version;
+        self.committed |= later.committed;
+        self.read += later.read;
+        self.valid += later.valid;
+        self.quarantined += later.quarantined;
+        self.dropped += later.dropped;
+        self.versions_opened += later.versions_opened;
+        self.versions_closed += later.versions_closed;
+        self.verdicts_withdrawn += later.verdicts_withdrawn;
+        self.ties += later.ties;
+        self.inserted += later.inserted;
+        self.deleted += later.deleted;
+        for (rule, more) in self.expectations.iter_mut().zip(&later.expectations) {
+            rule.passed += more.passed;
+            rule.failed += more.failed;
+            rule.null += more.null;
+            rule.error += more.error;
+        }
+    }
+
     pub(super) fn count(&mut self, counts: &Counts) {
         self.read += counts.yielded;
         self.valid += counts.kept;

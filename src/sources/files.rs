@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -15,7 +16,7 @@ use super::columns::{Fit, Group, utc, with_field};
 use super::csv::CsvReader;
 use super::infer;
 use super::json::JsonReader;
-use super::listing::{Place, identify};
+use super::listing::{Landing, Place, identify};
 use super::options::{Format, Mode, Options};
 use super::parquet::ParquetReader;
 use crate::error::{Error, Result};
@@ -130,6 +131,25 @@ impl FileSource {
             None => Err(Error::external("SOURCE_NOT_FOUND", format!("there is no file or folder {}", self.path))
                 .help("check the path of read_files; a relative one counts from the folder of the project file")),
         }
+    }
+
+    /// As [`discover`](Self::discover), of the files at `paths` alone. None if a listing is needed to tell. Costs what it is
+    /// asked for, however many files there are.
+    ///
+    /// # Errors
+    /// `SOURCE_NOT_READABLE` (external).
+    pub fn discover_among<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path>,
+        seen: impl Fn(&str) -> bool,
+    ) -> Result<Option<Vec<FileId>>> {
+        let found = self.place.among(paths, &self.options)?;
+        Ok(found.map(|files| files.into_iter().filter(|x| !seen(&x.path)).collect()))
+    }
+
+    /// Where files land: where to watch for them.
+    pub fn landing(&self) -> Landing {
+        self.place.landing(&self.options)
     }
 
     /// The schema that the files have, with `schemaHints` and, unless `schemaEvolutionMode` is none, the rescued data

@@ -76,7 +76,11 @@ impl Place {
                     if hidden {
                         continue;
                     }
-                    let found = fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
+                    let found = match fs::metadata(&path) {
+                        Ok(found) => found,
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                        Err(e) => return Err(unreadable(&path, e)),
+                    };
                     if found.is_dir() {
                         folder(&path, options, &mut files)?;
                     } else if is_wanted(&path, options) {
@@ -88,6 +92,78 @@ impl Place {
         files.sort_unstable();
         files.dedup();
         Ok(Some(files))
+    }
+}
+
+impl Place {
+    /// Where files land.
+    pub(super) fn landing(&self, options: &Options) -> Landing {
+        match self {
+            Place::Path(path) => Landing { root: path.clone(), deep: options.recursive },
+            Place::Glob { root, .. } => Landing { root: root.clone(), deep: true },
+        }
+    }
+
+    /// Of some paths, the files that are there and that a listing would show; none if only a listing can tell.
+    pub(super) fn among<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path>,
+        options: &Options,
+    ) -> Result<Option<Vec<FileId>>> {
+        let (landing, mut files) = (self.landing(options), Vec::new());
+        for path in paths.filter(|path| landing.has(path)) {
+            if matches!(self, Place::Glob { .. }) {
+                return Ok(None);
+            }
+            match fs::metadata(path) {
+                Ok(found) if !found.is_dir() && (path == landing.root || is_wanted(path, options)) => {
+                    push(path, &found, &mut files)?;
+                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unreadable(path, e)),
+                _ => {}
+            }
+        }
+        files.sort_unstable();
+        Ok(Some(files))
+    }
+}
+
+/// A place where files land.
+#[derive(Clone, Debug)]
+pub struct Landing {
+    /// The folder, or a single file.
+    pub root: PathBuf,
+    /// Whether files are also looked for in the folders below.
+    pub deep: bool,
+}
+
+impl Landing {
+    /// Whether a file with this path would be found here, as far as folders tell.
+    pub fn has(&self, path: &Path) -> bool {
+        let Ok(inside) = path.strip_prefix(&self.root) else { return false };
+        let mut folders = inside.parent().unwrap_or(Path::new("")).components();
+        if self.deep {
+            !folders.any(|folder| is_hidden(&folder.as_os_str().to_string_lossy()))
+        } else {
+            folders.next().is_none()
+        }
+    }
+
+    /// The folders that are there.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        below(&self.root, self.deep, &mut found);
+        found
+    }
+}
+
+fn below(path: &Path, recursive: bool, found: &mut Vec<PathBuf>) {
+    found.push(path.to_owned());
+    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|_| recursive) {
+        let hidden = is_hidden(&entry.file_name().to_string_lossy());
+        if !hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            below(&entry.path(), recursive, found);
+        }
     }
 }
 

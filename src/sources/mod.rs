@@ -20,5 +20,5 @@ mod tests;
 
 pub use delta::{DeltaSource, First};
 pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
-pub use listing::is_there;
+pub use listing::{Landing, is_there};
 pub use options::Format;
