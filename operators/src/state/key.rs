@@ -30,6 +30,13 @@ impl Span {
         self.near.set(Some(found));
         found
     }
+
+    /// The first entry that is above `order`.
+    fn after<O: Order>(&self, segment: &Segment, order: &[u8]) -> usize {
+        let i = self.lower::<O>(segment, order);
+        let here = i < self.entries.end && O::compare(segment.order(i), order) == Ordering::Equal;
+        i + usize::from(here)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -278,18 +285,22 @@ impl<O: Order> KeyMut<'_, O> {
     #[must_use]
     pub fn after(&self, order: &[u8]) -> Option<Entry<'_>> {
         let overlay = self.search(order).map_or_else(|at| at, |at| at + 1);
-        self.upwards(overlay, |segment, span| {
-            let i = span.lower::<O>(segment, order);
-            let here = i < span.entries.end && O::compare(segment.order(i), order) == Ordering::Equal;
-            i + usize::from(here)
-        })
+        self.upwards(overlay, |segment, span| span.after::<O>(segment, order))
     }
 
     /// All entries in order, those with a negative count included.
     pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut cells = self.cells.iter().peekable();
-        let mut parts: Vec<(&Segment, Range<usize>)> =
-            self.parts().map(|(segment, span)| (segment, span.entries.clone())).collect();
+        self.scan_after(None)
+    }
+
+    /// As [`KeyMut::scan`], from the first entry above `past` on.
+    pub(crate) fn scan_after(&self, past: Option<&[u8]>) -> impl Iterator<Item = Entry<'_>> {
+        let first = past.map_or(0, |past| self.search(past).map_or_else(|at| at, |at| at + 1));
+        let mut cells = self.cells.get(first..).unwrap_or_default().iter().peekable();
+        let rest = |(segment, span): (_, &Span)| {
+            (segment, past.map_or(span.entries.start, |past| span.after::<O>(segment, past))..span.entries.end)
+        };
+        let mut parts: Vec<(&Segment, Range<usize>)> = self.parts().map(rest).collect();
         std::iter::from_fn(move || {
             for (segment, span) in &mut parts {
                 while span.start < span.end && segment.count(span.start) == 0 {
