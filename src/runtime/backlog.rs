@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use super::definitions::{moved, stays, table_key};
 use super::follow::Look;
 use super::intent::Intent;
+use super::names::name_of;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
@@ -128,7 +129,7 @@ impl Backlog {
                     }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
-                    let has_seen = |path: &str| history.has_seen(&source.id, path);
+                    let has_seen = |path: &str| history.has_seen(&source.id, name_of(&plan.root, path));
                     let told = match &look {
                         Look::Told(whole) if !source.once => {
                             files.discover_among(whole.known(), has_seen).map_err(|e| e.at(&source.span))?

@@ -23,6 +23,7 @@ mod intent;
 mod lock;
 mod loss;
 mod memory;
+mod names;
 mod optimize;
 mod outside;
 mod preamble;
