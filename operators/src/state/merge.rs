@@ -103,7 +103,7 @@ impl Merge {
             if let Some(entry) = segments.get(*segment).map(|segment| segment.entry(span.start))
                 && entry.count != 0
             {
-                self.out.push(entry.order, entry.data, entry.count);
+                self.out.push::<O>(entry.order, entry.data, entry.count);
             }
             span.start += 1;
             if span.start >= span.end {
@@ -124,7 +124,7 @@ impl Merge {
             let Some(span) = out.find(key.hash, &key.key) else {
                 continue;
             };
-            let at = out.lower::<O>(&span, order);
+            let at = out.lower::<O>(&span, order, None);
             if at < span.end && O::compare(out.order(at), order) == Ordering::Equal {
                 out.set_count(at, source.count(i));
             }
