@@ -139,6 +139,11 @@ impl Numbering {
             for (reading, _) in &flow.reads {
                 let Reading::Outside(source) = reading else { continue };
                 let number = self.sources.len();
+                lints.extend(source.warnings.iter().map(|(code, message)| PlanLint {
+                    code,
+                    message: message.clone(),
+                    span: source.span.clone(),
+                }));
                 self.sources.push((**source).clone());
                 let input = if direct {
                     Input::Source(number)

@@ -38,6 +38,7 @@ pub use analyze::analyze;
 pub use context::session;
 pub use explode::lift_explode;
 pub use fingerprint::{SCD_TYPE, UPSTREAM};
+pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
@@ -84,6 +85,8 @@ pub struct Source {
     pub schema: SchemaRef,
     /// Read once, when first seen, and never again.
     pub once: bool,
+    /// What is to be said of how it is read: a stable code and a sentence.
+    pub warnings: Vec<(&'static str, String)>,
     /// Where it is named.
     pub span: Span,
 }

@@ -9,7 +9,7 @@ use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
-use crate::lake::{History, Lake, Position, Table};
+use crate::lake::{FileId, History, Lake, Position, Table};
 use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
 use crate::sources::{DeltaSource, FileSource, First};
@@ -120,10 +120,16 @@ impl Backlog {
                     }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
-                    let found = files
-                        .discover(|path| history.has_seen(&source.id, path), read_before)
-                        .map_err(|e| e.at(&source.span))?;
-                    (!found.is_empty()).then_some(Position::Files(found))
+                    let known = |file: &FileId| {
+                        let before = seen.and_then(|seen| seen.get(&file.path));
+                        before.is_some_and(|before| !files.allows_overwrites() || before.is_of(file))
+                    };
+                    let found = files.discover(known, read_before).map_err(|e| e.at(&source.span))?;
+                    if seen.is_none() && !files.includes_existing() {
+                        Some(Position::Skipped(found))
+                    } else {
+                        (!found.is_empty()).then_some(Position::Files(found))
+                    }
                 }
                 SourceKind::Delta { location, read } => {
                     let known = if moved(plan, history, index)? {

@@ -10,12 +10,14 @@
 mod audit;
 mod backlog;
 mod checkpoint;
+mod clean;
 mod clock;
 mod columns;
 mod commit;
 mod computed;
 mod definitions;
 mod difference;
+mod grow;
 mod hydrate;
 mod ingress;
 mod intent;
@@ -49,7 +51,7 @@ pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, query, query_as_of};
-pub use report::{RuleReport, RunReport, TableReport};
+pub use report::{RuleReport, RunReport, SourceReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.

@@ -9,8 +9,10 @@ use tokio::runtime::Handle;
 use super::RunOptions;
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
+use super::clean::clean;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
+use super::grow::SCHEMA_GREW;
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -27,7 +29,17 @@ use crate::plan::{Plan, analyze};
 
 /// Runs everything that is new, or what the options select.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
-    pass(pipeline, options, false, io)
+    loop {
+        match pass(pipeline, options, false, io) {
+            // Each time at least one column more.
+            Err(error) if error.code() == SCHEMA_GREW => {
+                if let Some(progress) = &options.progress {
+                    progress(&error.to_string());
+                }
+            }
+            other => return other,
+        }
+    }
 }
 
 /// One dataflow from start to end. With `finish_only` it ends when what an earlier run left open is finished.
@@ -51,8 +63,10 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         seen = io.block_on(EpochLog::load(&lake))?.1;
     }
     let ready = Ready::find(pipeline, &lake, &seen, options, io)?;
+    let now = || options.wall.unwrap_or_else(chrono::Utc::now).timestamp_micros();
     if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() {
-        return Ok(ready.report(pipeline, &lake, &seen));
+        let cleaned = clean(&ready.plan, &seen, now())?;
+        return Ok(RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) });
     }
     let (lock, mut log, mut history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
     let missing = || {
@@ -146,7 +160,8 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
     let ended = workers.stop();
     outcome?;
     ended?;
-    Ok(supervisor.report)
+    let cleaned = clean(&supervisor.plan, supervisor.log.history(), now())?;
+    Ok(RunReport { cleaned, ..supervisor.report })
 }
 
 /// What there is to do, and how.

@@ -24,6 +24,7 @@ use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
 use crate::plan::Plan;
+use crate::sources::NEW_COLUMNS;
 
 /// One run: its actors, its log, and what it has come to.
 pub(super) struct Supervisor {
@@ -234,7 +235,15 @@ impl Supervisor {
                 recv(done) -> read => {
                     let Ok(Read { source, result }) = read else { break };
                     reading -= 1;
-                    if let Err(error) = result {
+                    let result = match result {
+                        Err(error) if error.code() == NEW_COLUMNS => {
+                            Err(self.grow(source, share.get(&source), error)?)
+                        }
+                        other => other,
+                    };
+                    match result {
+                    Ok(stats) => computed.sources.push((source, stats)),
+                    Err(error) => {
                         if error.fault() == Fault::Internal {
                             self.ended()?;
                         }
@@ -242,6 +251,7 @@ impl Supervisor {
                             Some(s) => error.flow(&s.id).epoch(epoch),
                             None => error,
                         });
+                    }
                     }
                 }
                 recv(self.events) -> event => {

@@ -21,6 +21,7 @@ mod functions;
 mod fuzz;
 mod golden;
 mod kill;
+mod landing;
 mod oracle;
 mod outside;
 mod refresh;

@@ -16,6 +16,7 @@ mod math;
 mod order;
 mod parse;
 mod pattern;
+mod reading;
 mod regex;
 mod sequence;
 mod show;
@@ -42,6 +43,7 @@ use crate::error::{Error, Result as Outcome};
 pub(super) use self::cast::SparkCast;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
+pub(crate) use self::reading::{Instants, double};
 pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 
