@@ -9,7 +9,7 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
 use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
-use silverflow::runtime::{self, FlowChanges, Progress, RunOptions, RunReport, Selection};
+use silverflow::runtime::{self, Continuous, FlowChanges, OnEpoch, Progress, RunOptions, RunReport, Selection, Stop};
 
 use super::{Project, default_workers, print, with_remarks};
 
@@ -49,7 +49,15 @@ pub(super) struct Run {
     /// A flow that bears another name now.
     #[arg(long, value_name = "OLD=NEW", value_delimiter = ',', value_parser = renaming)]
     rename_flow: Vec<(String, String)>,
-    /// Report as one JSON object.
+    /// Go on, and read what is new as it lands, until SIGINT or SIGTERM: the epoch at hand is finished, and the run ends. A
+    /// second signal ends it at once.
+    #[arg(long, conflicts_with_all = ["refresh", "full_refresh", "full_refresh_all"])]
+    continuous: bool,
+    /// How often to look for what the system does not tell of: tables of others, folders of other machines; with
+    /// --continuous.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration, requires = "continuous")]
+    interval: Duration,
+    /// Report as one JSON object; with --continuous, as one an epoch.
     #[arg(long)]
     json: bool,
 }
@@ -99,6 +107,8 @@ impl Run {
             eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
+        let stop = Stop::default();
+        stop_on_signals(stop.clone())?;
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
@@ -112,6 +122,9 @@ impl Run {
             flows: FlowChanges { drop: self.drop_flow.clone(), rename: self.rename_flow.clone() },
             progress: Some(progress(&spinner)),
             lock_timeout: self.lock_timeout,
+            continuous: self.continuous.then_some(Continuous { interval: self.interval }),
+            stop,
+            on_epoch: self.continuous.then(|| on_epoch(self.json)),
             ..RunOptions::default()
         };
         let report = runtime::run(&loaded.pipeline, &options);
@@ -120,6 +133,9 @@ impl Run {
             print(&format!("{}\n", serde_json::json!({ "error": describe(error) })))?;
         }
         let report = report.map_err(|error| with_remarks(error, &loaded.lints))?;
+        if self.continuous {
+            return Ok(());
+        }
         if self.json {
             let text = serde_json::to_string(&report)
                 .map_err(|e| Error::internal("the report has no JSON form").caused_by(e))?;
@@ -127,6 +143,85 @@ impl Run {
         }
         print(&render(&report))
     }
+}
+
+/// The first signal asks the run to end, the second one ends the process: what is stored is as after a crash, that is, whole.
+fn stop_on_signals(stop: Stop) -> Result<()> {
+    let failed = |e: io::Error| Error::external("NO_SIGNALS", "signals cannot be waited for").caused_by(e);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (ready, started) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let mut signals = match Signals::new() {
+                Ok(signals) => signals,
+                Err(error) => return drop(ready.send(Err(error))),
+            };
+            let _ = ready.send(Ok(()));
+            signals.next().await;
+            let _ = writeln!(io::stderr(), "stopping when the epoch at hand is complete; once more stops at once");
+            stop.request();
+            signals.next().await;
+            std::process::exit(130);
+        });
+    });
+    started.recv().unwrap_or(Ok(())).map_err(failed)
+}
+
+#[cfg(unix)]
+struct Signals([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+/// Tells of each epoch on standard output. A reader that has gone misses it.
+fn on_epoch(json: bool) -> OnEpoch {
+    Arc::new(move |report| {
+        let text = if json {
+            match serde_json::to_string(report) {
+                Ok(text) => text,
+                Err(error) => return tracing::warn!("the report has no JSON form: {error}"),
+            }
+        } else {
+            let (rows, gone) = report.tables.iter().fold((0, 0), |(a, b), t| (a + t.inserted, b + t.deleted));
+            let quarantined: i64 = report.tables.iter().map(|t| t.quarantined).sum();
+            format!(
+                "{}: epoch {} complete, {} files read, {quarantined} rows quarantined; committed {rows} rows in, {gone} out",
+                report.pipeline,
+                report.last_epoch.unwrap_or_default(),
+                report.files
+            )
+        };
+        if let Err(error) = print(&format!("{text}\n")) {
+            tracing::warn!("{error}");
+        }
+    })
 }
 
 /// An error for machines.
@@ -184,11 +279,11 @@ fn render(report: &RunReport) -> String {
         0 => writeln!(out),
         cleaned => writeln!(out, ", {cleaned} cleaned away"),
     };
-    for source in &report.sources {
+    for (flow, source) in &report.sources {
         let _ = write!(
             out,
-            "  flow {}: records malformed {}, left out {}, rescued {}",
-            source.flow, source.malformed, source.dropped, source.rescued
+            "  flow {flow}: records malformed {}, left out {}, rescued {}",
+            source.malformed, source.dropped, source.rescued
         );
         let _ = match source.corrupt_files {
             0 => writeln!(out),

@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 use super::storage::{Lake, blocking};
 use crate::error::{Error, Result};
 
+const FOLDER: &str = "runs";
+
 /// The heartbeat of this process for one run.
 #[derive(Debug)]
 pub struct Heartbeat {
@@ -39,12 +41,10 @@ impl Heartbeat {
     /// External errors of the storage.
     pub async fn start(lake: &Lake, id: &str, text: String) -> Result<Heartbeat> {
         let location = place(lake, id);
+        lake.make_folder(&lake.private_location(FOLDER)).await?;
         let file = match path(lake, &location) {
             Some(path) => {
                 let failed = |e| write_error(&path, e);
-                if let Some((folder, _)) = location.rsplit_once('/') {
-                    lake.make_folder(folder).await?;
-                }
                 let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
                 // A disk without locks leaves the age alone to tell.
                 file.try_lock().is_ok().then_some(file)
@@ -140,7 +140,7 @@ async fn end(lake: &Lake, location: &str) -> Result<()> {
 }
 
 fn place(lake: &Lake, id: &str) -> String {
-    lake.private_location(&format!("runs/{id}"))
+    format!("{}/{id}", lake.private_location(FOLDER))
 }
 
 fn path(lake: &Lake, location: &str) -> Option<PathBuf> {

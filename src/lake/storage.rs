@@ -263,6 +263,13 @@ impl Lake {
         }
     }
 
+    /// Makes a folder that files are to be put into by other means; an object store needs none.
+    pub(crate) async fn make_folder(&self, location: &str) -> Result<()> {
+        let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
+        let (disk, path) = (disk.clone(), disk.root().join(location));
+        blocking(move || disk.create_folders(&path).map_err(|e| write_error(&path, e))).await
+    }
+
     /// Puts a small object in place of whatever is there, durable when this returns.
     pub(crate) async fn replace(&self, location: &str, bytes: Vec<u8>) -> Result<()> {
         match &self.inner.backend {
@@ -346,13 +353,6 @@ impl Lake {
                 Ok(listed.iter().filter_map(stored).collect())
             }
         }
-    }
-
-    /// Creates a folder, and makes its name durable.
-    pub(crate) async fn make_folder(&self, location: &str) -> Result<()> {
-        let Backend::Local(disk) = &self.inner.backend else { return Ok(()) };
-        let (disk, path) = (disk.clone(), disk.root().join(location));
-        blocking(move || disk.create_folders(&path).map_err(|e| write_error(&path, e))).await
     }
 
     /// Makes durable what a listing of a folder shows: an earlier run may have stopped just before it was.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::runtime::Handle;
 
 use super::definitions::{moved, stays, table_key};
+use super::follow::Look;
 use super::intent::Intent;
 use super::tables::path;
 use crate::dataflow::TableId;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::lake::{FileId, History, Lake, Position, Table};
 use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaSource, FileSource, First};
+use crate::sources::{DeltaSource, FileSource, First, Landing};
 
 /// How the tables are found that have epochs, as the log says.
 #[derive(Default)]
@@ -104,7 +105,14 @@ async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&
 }
 
 impl Backlog {
-    pub(super) fn find(plan: &Plan, history: &History, intent: &Intent, io: &Handle) -> Result<Backlog> {
+    /// Looks outside.
+    pub(super) fn find(
+        plan: &Plan,
+        history: &History,
+        intent: &Intent,
+        io: &Handle,
+        mut look: Look<'_>,
+    ) -> Result<Backlog> {
         let (mut positions, mut limits, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
@@ -124,13 +132,35 @@ impl Backlog {
                         let before = seen.and_then(|seen| seen.get(&file.path));
                         before.is_some_and(|before| !files.allows_overwrites() || before.is_of(file))
                     };
-                    let found = files.discover(known, read_before).map_err(|e| e.at(&source.span))?;
-                    if seen.is_none() && !files.includes_existing() {
+                    // What is there now is passed over, and that is written down.
+                    let passes = seen.is_none() && !files.includes_existing();
+                    let told = match &look {
+                        Look::Told(whole) if !source.once && !passes => {
+                            files.discover_among(whole.known(), known).map_err(|e| e.at(&source.span))?
+                        }
+                        _ => None,
+                    };
+                    let found = match told {
+                        Some(found) => found,
+                        None => files.discover(known, read_before).map_err(|e| e.at(&source.span))?,
+                    };
+                    let found = match &mut look {
+                        Look::AsItIs => found,
+                        _ if passes => found,
+                        // What is read once is read when all of it is there.
+                        Look::Everything(whole) | Look::Told(whole) if source.once => {
+                            let all = found.len();
+                            Some(whole.of(found)).filter(|found| found.len() == all).unwrap_or_default()
+                        }
+                        Look::Everything(whole) | Look::Told(whole) => whole.of(found),
+                    };
+                    if passes {
                         Some(Position::Skipped(found))
                     } else {
                         (!found.is_empty()).then_some(Position::Files(found))
                     }
                 }
+                SourceKind::Delta { .. } if matches!(look, Look::Told(_)) => None,
                 SourceKind::Delta { location, read } => {
                     let known = if moved(plan, history, index)? {
                         None
@@ -146,6 +176,15 @@ impl Backlog {
             positions.extend(position.map(|p| (index, p)));
         }
         Ok(Backlog { positions, limits, later })
+    }
+
+    /// Where files of the plan's sources land.
+    pub(super) fn places(plan: &Plan) -> Vec<Landing> {
+        let files = plan.sources.iter().filter_map(|source| match &source.kind {
+            SourceKind::Files(read) => FileSource::new(read).ok(),
+            SourceKind::Delta { .. } => None,
+        });
+        files.map(|files| files.landing()).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,5 +1,7 @@
 //! The clock of a run: it shows each epoch its wall, and never goes backwards.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 
 use super::RunOptions;
@@ -23,13 +25,20 @@ impl RunClock {
         RunClock { fixed: options.wall, last, due: history.due_micros }
     }
 
-    fn now(&self) -> i64 {
+    /// What it shows, in microseconds since 1970.
+    pub(super) fn now(&self) -> i64 {
         self.fixed.unwrap_or_else(Utc::now).timestamp_micros()
     }
 
     /// Whether the clock has come to where something changes.
     pub(super) fn is_due(&self) -> bool {
         self.due.is_some_and(|due| due <= self.now().max(self.last))
+    }
+
+    /// How long it is until something changes; none if nothing does, or if the clock stands.
+    pub(super) fn until_due(&self) -> Option<Duration> {
+        let due = self.due.filter(|_| self.fixed.is_none())?;
+        Some(Duration::from_micros(u64::try_from(due - self.now()).unwrap_or(0)))
     }
 
     /// The wall of the next epoch, in microseconds since 1970. A machine's clock that was set back stands still until it has

@@ -1,6 +1,7 @@
 //! What a run is asked to do beside reading what is new: which datasets take part, what is read again from its beginning,
 //! which flows are gone or have another name.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::definitions::{fingerprints, flow_of, keeper, known_sources, parts, source_key, table_key};
@@ -37,6 +38,15 @@ pub struct FlowChanges {
 }
 
 impl Selection {
+    /// What is left to do after the first epoch: nothing is made anew once more.
+    pub(super) fn rest(&self) -> Selection {
+        if self.full_refresh_all {
+            return Selection::default();
+        }
+        let names = self.refresh.iter().chain(&self.full_refresh).cloned();
+        Selection { refresh: names.collect(), ..Selection::default() }
+    }
+
     fn is_everything(&self) -> bool {
         self.refresh.is_empty() && self.full_refresh.is_empty()
     }
@@ -44,6 +54,22 @@ impl Selection {
     /// Whether it is another run than one over everything that is new.
     pub(super) fn is_selective(&self) -> bool {
         !self.is_everything() || self.full_refresh_all
+    }
+}
+
+impl FlowChanges {
+    /// Those that the log does not hold yet.
+    pub(super) fn left(&self, history: &History) -> FlowChanges {
+        let known = |flow: &String| {
+            let origin = history.renamed.get(flow).unwrap_or(flow);
+            known_sources(history).any(|id| flow_of(id) == *origin)
+        };
+        let renamed =
+            |(old, new): &(String, String)| history.renamed.get(new).is_some_and(|origin| origin == old || !known(old));
+        FlowChanges {
+            drop: self.drop.iter().filter(|flow| known(flow)).cloned().collect(),
+            rename: self.rename.iter().filter(|change| !renamed(change)).cloned().collect(),
+        }
     }
 }
 
@@ -212,14 +238,17 @@ impl Intent {
     }
 
     /// The history as the run is to see it: what is to be forgotten is.
-    pub(super) fn view(&self, plan: &Plan, history: &History) -> History {
+    pub(super) fn view<'a>(&self, plan: &Plan, history: &'a History) -> Cow<'a, History> {
+        if !self.is_pending() {
+            return Cow::Borrowed(history);
+        }
         let sources = self.forgotten.iter().filter_map(|s| plan.sources.get(*s)).map(|s| s.id.clone()).collect();
         let begun: BTreeSet<usize> = self.forgotten.iter().filter_map(|source| keeper(plan, *source)).collect();
         let tables = begun.into_iter().flat_map(|index| [TableId::Rows(index), TableId::Quarantine(index)]);
         let mut view = history.without(&sources, &tables.map(|table| table_key(plan, table)).collect());
         self.dropped.iter().for_each(|id| drop(view.fingerprints.remove(&source_key(id))));
         view.rename(&self.renamed);
-        view
+        Cow::Owned(view)
     }
 
     /// Tables that are set by comparison because of it.

@@ -17,6 +17,7 @@ mod commit;
 mod computed;
 mod definitions;
 mod difference;
+mod follow;
 mod grow;
 mod hydrate;
 mod ingress;
@@ -30,10 +31,12 @@ mod preamble;
 mod query;
 mod report;
 mod resume;
+mod retry;
 mod settle;
 mod supervisor;
 mod tables;
 mod verify;
+mod watch;
 mod worker;
 
 use std::collections::BTreeSet;
@@ -47,6 +50,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 pub use definitions::Recompute;
+pub use follow::{Continuous, Stop};
 pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
@@ -56,6 +60,9 @@ pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Takes what an epoch did.
+pub type OnEpoch = std::sync::Arc<dyn Fn(&RunReport) + Send + Sync>;
 
 /// How to run.
 #[derive(Clone)]
@@ -73,6 +80,12 @@ pub struct RunOptions {
     pub flows: FlowChanges,
     /// Called with what is being done, as work goes on.
     pub progress: Option<Progress>,
+    /// Go on until stopped; otherwise the run ends when nothing is new.
+    pub continuous: Option<Continuous>,
+    /// Lets others ask the run to end after the epoch at hand.
+    pub stop: Stop,
+    /// Called after each complete epoch, with what it did.
+    pub on_epoch: Option<OnEpoch>,
     /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
     pub lock_timeout: Duration,
     /// The pipeline's storage, opened before; for tests of its failures.
@@ -92,6 +105,9 @@ impl Default for RunOptions {
             selection: Selection::default(),
             flows: FlowChanges::default(),
             progress: None,
+            continuous: None,
+            stop: Stop::default(),
+            on_epoch: None,
             lock_timeout: lock::LOCK_TIMEOUT,
             lake: None,
             before_epoch: None,
@@ -99,7 +115,7 @@ impl Default for RunOptions {
     }
 }
 
-/// Runs the pipeline over everything that is new, and ends.
+/// Runs the pipeline over everything that is new, and ends; or, continuous, goes on until it is stopped.
 ///
 /// Tables change by exactly the difference; where there is none, nothing is committed. A run that was interrupted is
 /// finished first.

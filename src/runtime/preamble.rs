@@ -6,44 +6,31 @@ use std::sync::Arc;
 use crossbeam_channel::bounded;
 use tokio::runtime::Handle;
 
-use super::RunOptions;
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
 use super::clean::clean;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
+use super::follow::{Follow, Look};
 use super::grow::SCHEMA_GREW;
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::resume::Resume;
+use super::retry::Retry;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe};
 use super::worker::Workers;
+use super::{FlowChanges, RunOptions};
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
-/// Runs everything that is new, or what the options select.
+/// Runs everything that is new, or what the options select, and goes on if they say so.
 pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
-    loop {
-        match pass(pipeline, options, false, io) {
-            // Each time at least one column more.
-            Err(error) if error.code() == SCHEMA_GREW => {
-                if let Some(progress) = &options.progress {
-                    progress(&error.to_string());
-                }
-            }
-            other => return other,
-        }
-    }
-}
-
-/// One dataflow from start to end. With `finish_only` it ends when what an earlier run left open is finished.
-fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handle) -> Result<RunReport> {
     let say = |line: &str| {
         if let Some(progress) = &options.progress {
             progress(line);
@@ -55,113 +42,192 @@ fn pass(pipeline: &Pipeline, options: &RunOptions, finish_only: bool, io: &Handl
         Some(lake) => lake.clone(),
         None => io.block_on(Lake::open(&pipeline.storage))?,
     };
-    let (_, mut seen) = io.block_on(EpochLog::load(&lake))?;
+    let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
-    if seen.open.is_some() && options.selection.is_selective() && !finish_only {
-        // What an earlier run left open is of another kind: it is finished first, by itself.
-        pass(pipeline, options, true, io)?;
-        seen = io.block_on(EpochLog::load(&lake))?.1;
-    }
-    let ready = Ready::find(pipeline, &lake, &seen, options, io)?;
-    let now = || options.wall.unwrap_or_else(chrono::Utc::now).timestamp_micros();
-    if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() {
-        let cleaned = clean(&ready.plan, &seen, now())?;
+    let ready = Ready::find(pipeline, &lake, &seen, options, &options.flows, io)?;
+    let clock = RunClock::new(&seen, options);
+    if ready.is_idle(&seen) && !clock.is_due() && options.continuous.is_none() {
+        let cleaned = clean(&ready.plan, &seen, clock.now())?;
         return Ok(RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) });
     }
-    let (lock, mut log, mut history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
-    let missing = || {
-        Error::external(
-            "EPOCH_LOG_MISSING",
-            format!("the tables in {} hold epochs or runs that its epoch log does not know", lake.url()),
-        )
-        .help("restore _silverflow/epochs; without it everything would be read a second time")
-    };
-    let mut ready = if history.is_as(&seen) { ready } else { Ready::find(pipeline, &lake, &history, options, io)? };
-    let mut tables =
-        match Tables::open(&ready.plan, &lake, &history, (&ready.intent, &ready.start.compare), lock.generation, io) {
-            Err(error) if error.code() == "FENCED" && lock.is_last(&lake, io) => return Err(missing().caused_by(error)),
+    let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
+    let selective = options.selection.is_selective();
+    let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
+    let mut session =
+        Session { pipeline, options: options.clone(), io, lake, lock: Arc::new(lock), total: None, say: &say };
+    if history.open.is_some() && selective {
+        // What an earlier run left open is of another kind: it is finished first, by itself.
+        session.run(begun.take(), true)?;
+    }
+    let mut retry = Retry::new(options.continuous.is_some());
+    loop {
+        let before = session.epochs();
+        let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
+        if error.code() == SCHEMA_GREW {
+            say(&error.to_string());
+            if session.epochs() > before {
+                session.options.selection = session.options.selection.rest();
+            }
+            session.lock.check()?;
+            continue;
+        }
+        // A refresh that is begun a second time would do what it has done once more.
+        let pause = if selective { None } else { retry.pause(&error, session.epochs() > before) };
+        let Some(pause) = pause else { return Err(error) };
+        say(&format!("{error}\n  trying again in {pause:?}"));
+        if !options.stop.pause(pause) {
+            return Err(error);
+        }
+        session.lock.check()?;
+    }
+}
+
+/// From the storage as it is to the end of the run, or to the first error; then another one can follow.
+struct Session<'a> {
+    pipeline: &'a Pipeline,
+    options: RunOptions,
+    io: &'a Handle,
+    lake: Lake,
+    lock: Arc<RunLock>,
+    /// What all sessions did.
+    total: Option<RunReport>,
+    say: &'a dyn Fn(&str),
+}
+
+impl Session<'_> {
+    fn epochs(&self) -> usize {
+        self.total.as_ref().map_or(0, |total| total.epochs.len())
+    }
+
+    /// Runs, with the log and what there is to do, if they are known already. With `finish_only` it ends when what an earlier
+    /// run left open is finished.
+    fn run(&mut self, begun: Option<(EpochLog, Option<Ready>)>, finish_only: bool) -> Result<()> {
+        let (options, io, lake) = (&self.options, self.io, &self.lake);
+        let (mut log, ready) = match begun {
+            Some(begun) => begun,
+            None => {
+                let (mut log, _) = io.block_on(EpochLog::load(lake))?;
+                log.resume(self.lock.generation)?;
+                (log, None)
+            }
+        };
+        let mut history = log.history().clone();
+        let find =
+            |history: &History| Ready::find(self.pipeline, lake, history, options, &options.flows.left(history), io);
+        let mut ready = match ready {
+            Some(ready) => ready,
+            None => find(&history)?,
+        };
+        let missing = || {
+            Error::external(
+                "EPOCH_LOG_MISSING",
+                format!("the tables in {} hold epochs or runs that its epoch log does not know", lake.url()),
+            )
+            .help("restore _silverflow/epochs; without it everything would be read a second time")
+        };
+        let generation = self.lock.generation;
+        // The run that began the epoch may be at a commit still, or wake up to one: what the tables hold of it is known only
+        // when it is shut out.
+        let fenced = self.lock.took_over || history.open.is_some();
+        let open = |ready: &Ready, history: &History| -> Result<Tables> {
+            let mut tables =
+                Tables::open(&ready.plan, lake, history, (&ready.intent, &ready.start.compare), generation, io)?;
+            if fenced {
+                tables.fence(generation, io)?;
+            }
+            Ok(tables)
+        };
+        let mut tables = match open(&ready, &history) {
+            Err(e) if e.code() == "FENCED" && self.lock.is_last(lake, io) => return Err(missing().caused_by(e)),
             other => other?,
         };
-    if let Some(open) = history.open.clone().filter(|open| !open.forgotten.is_empty())
-        && !tables.epochs.values().flatten().any(|at| *at >= open.epoch)
-    {
-        say(&format!(
-            "epoch {}, a full refresh, was interrupted before anything was stored; nothing is changed",
-            open.epoch
-        ));
-        let reason = "a full refresh was interrupted".to_owned();
-        io.block_on(log.abort(&Abort { epoch: open.epoch, reason, stray: history.stray.clone() }))?;
-        history = log.history().clone();
-        ready = Ready::find(pipeline, &lake, &history, options, io)?;
-        tables =
-            Tables::open(&ready.plan, &lake, &history, (&ready.intent, &ready.start.compare), lock.generation, io)?;
+        if let Some(begin) = history.open.clone().filter(|begin| !begin.forgotten.is_empty())
+            && !tables.epochs.values().flatten().any(|at| *at >= begin.epoch)
+        {
+            (self.say)(&format!(
+                "epoch {}, a full refresh, was interrupted before anything was stored; nothing is changed",
+                begin.epoch
+            ));
+            let reason = "a full refresh was interrupted".to_owned();
+            io.block_on(log.abort(&Abort { epoch: begin.epoch, reason, stray: history.stray.clone() }))?;
+            history = log.history().clone();
+            if finish_only {
+                return Ok(());
+            }
+            ready = find(&history)?;
+            tables = open(&ready, &history)?;
+        }
+        let report = ready.report(self.pipeline, lake, &history);
+        let total = self.total.get_or_insert_with(|| report.clone());
+        let clock = RunClock::new(&history, options);
+        let idle = ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty();
+        if idle && options.continuous.is_none() {
+            // Readers find empty tables rather than none.
+            total.cleaned += clean(&ready.plan, &history, clock.now())?;
+            return Ok(());
+        }
+        if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
+            return Err(missing());
+        }
+        let Ready { plan, mut start, mut backlog, intent, left } = ready;
+        let view = intent.view(&plan, &history).into_owned();
+        let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
+        start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
+        let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
+        let (events_out, events) = bounded(256);
+        let (commits_out, commits) = bounded(256);
+        let mut checkpoints = Checkpoints::new(self.pipeline, lake)?;
+        let (base, state) = checkpoints.find(&plan, &start, &history, io, self.say).unzip();
+        let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
+        let start = Start { state: state.map(Arc::new), ..start };
+        let mut workers = Workers::start(&plan, &start, options, &events_out)?;
+        let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
+        if let Some(follow) = &mut follow {
+            // What is there may still be being written.
+            backlog = follow.look(|look| Backlog::find(&plan, &view, &intent, io, look))?;
+        }
+        let mut supervisor = Supervisor {
+            plan,
+            begin: start,
+            intent,
+            finish_only,
+            left,
+            compare,
+            log,
+            walls: history.walls.clone(),
+            clock,
+            versions: history.versions.clone(),
+            lake: lake.clone(),
+            lock: Arc::clone(&self.lock),
+            io: io.clone(),
+            mail: workers.mail(),
+            events,
+            committers: BTreeMap::new(),
+            tables,
+            commits_out,
+            commits,
+            checkpoints,
+            base,
+            report,
+            total: total.rest(),
+            on_epoch: options.on_epoch.clone(),
+            stop: options.stop.clone(),
+        };
+        let mut outcome = supervisor.hydrate(&view);
+        if let Err(error) = &outcome
+            && supervisor.abandons_checkpoint(error, self.say)
+        {
+            let _ = workers.stop();
+            supervisor.events.try_iter().for_each(drop);
+            workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+            supervisor.mail = workers.mail();
+            outcome = supervisor.hydrate(&view);
+        }
+        let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, follow, self.say));
+        let ended = workers.stop();
+        total.add(&supervisor.total);
+        outcome.and(ended)
     }
-    let mut report = ready.report(pipeline, &lake, &history);
-    if lock.took_over || history.open.is_some() {
-        // The run that began the epoch may be at a commit still, or wake up to one.
-        tables.fence(lock.generation, io)?;
-    }
-    let clock = RunClock::new(&history, options);
-    if ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty() {
-        // Readers find empty tables rather than none.
-        report.tables = describe(&ready.plan, &lake, &history);
-        return Ok(report);
-    }
-    if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
-        return Err(missing());
-    }
-    let Ready { plan, mut start, mut backlog, intent, left } = ready;
-    let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
-    start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
-    let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
-    let (events_out, events) = bounded(256);
-    let (commits_out, commits) = bounded(256);
-    let mut checkpoints = Checkpoints::new(pipeline, &lake)?;
-    let (base, state) = checkpoints.find(&plan, &start, &history, io, &say).unzip();
-    report.checkpoint = base.as_ref().map(|base| base.epoch);
-    let start = Start { state: state.map(Arc::new), ..start };
-    let mut workers = Workers::start(&plan, &start, options, &events_out)?;
-    let mut supervisor = Supervisor {
-        plan,
-        begin: start,
-        intent,
-        finish_only,
-        left,
-        compare,
-        log,
-        walls: history.walls.clone(),
-        clock,
-        versions: history.versions.clone(),
-        lake,
-        lock: Arc::new(lock),
-        io: io.clone(),
-        mail: workers.mail(),
-        events,
-        committers: BTreeMap::new(),
-        tables,
-        commits_out,
-        commits,
-        checkpoints,
-        base,
-        report,
-    };
-    let view = supervisor.intent.view(&supervisor.plan, &history);
-    let mut outcome = supervisor.hydrate(&view);
-    if let Err(error) = &outcome
-        && supervisor.abandons_checkpoint(error, &say)
-    {
-        let _ = workers.stop();
-        supervisor.events.try_iter().for_each(drop);
-        workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
-        supervisor.mail = workers.mail();
-        outcome = supervisor.hydrate(&view);
-    }
-    let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, &say));
-    let ended = workers.stop();
-    outcome?;
-    ended?;
-    let cleaned = clean(&supervisor.plan, supervisor.log.history(), now())?;
-    Ok(RunReport { cleaned, ..supervisor.report })
 }
 
 /// What there is to do, and how.
@@ -175,11 +241,18 @@ struct Ready {
 }
 
 impl Ready {
-    fn find(pipeline: &Pipeline, lake: &Lake, history: &History, options: &RunOptions, io: &Handle) -> Result<Ready> {
-        let renamed = renamed(&options.flows, history)?;
+    fn find(
+        pipeline: &Pipeline,
+        lake: &Lake,
+        history: &History,
+        options: &RunOptions,
+        flows: &FlowChanges,
+        io: &Handle,
+    ) -> Result<Ready> {
+        let renamed = renamed(flows, history)?;
         let outside = LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: true, renamed };
         let plan = Arc::new(analyze(pipeline, &outside)?);
-        let mut intent = Intent::of(&options.selection, &options.flows, pipeline, &plan, history)?;
+        let mut intent = Intent::of(&options.selection, flows, pipeline, &plan, history)?;
         if let Some(open) = &history.open {
             intent.resume(open, &plan);
         }
@@ -201,7 +274,7 @@ impl Ready {
         start.compare.extend(intent.compared(&plan));
         found.changed.retain(|id, _| intent.opens(&plan, *id));
         found.unchanged(&start.compare)?;
-        let backlog = Backlog::find(&plan, &view, &intent, io)?;
+        let backlog = Backlog::find(&plan, &view, &intent, io, Look::AsItIs)?;
         Ok(Ready { plan, start, backlog, intent, left })
     }
 

@@ -1,5 +1,7 @@
 //! What a run did, for people and machines.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::dataflow::Counts;
@@ -26,7 +28,7 @@ pub struct RunReport {
     /// Files that were removed or moved away after they had been read (`cleanSource`).
     pub cleaned: u64,
     /// What could not be understood of what was read, by flow; flows of which everything was are left out.
-    pub sources: Vec<SourceReport>,
+    pub sources: BTreeMap<String, SourceReport>,
     /// Stored datasets in the order of the graph.
     pub tables: Vec<TableReport>,
 }
@@ -34,8 +36,6 @@ pub struct RunReport {
 /// What could not be understood of what a flow read from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SourceReport {
-    /// The flow.
-    pub flow: String,
     /// Records that were not, or not wholly, understood and not rescued.
     pub malformed: u64,
     /// Of these, the ones that were left out.
@@ -47,6 +47,51 @@ pub struct SourceReport {
 }
 
 impl RunReport {
+    /// The same tables, with nothing done yet.
+    pub(super) fn rest(&self) -> RunReport {
+        let rest = |table: &TableReport| TableReport {
+            dataset: table.dataset,
+            name: table.name.clone(),
+            kind: table.kind,
+            location: table.location.clone(),
+            quarantine_location: table.quarantine_location.clone(),
+            version: table.version,
+            expectations: table
+                .expectations
+                .iter()
+                .map(|rule| RuleReport { passed: 0, failed: 0, null: 0, error: 0, ..rule.clone() })
+                .collect(),
+            ..TableReport::default()
+        };
+        RunReport {
+            pipeline: self.pipeline.clone(),
+            storage: self.storage.clone(),
+            last_epoch: self.last_epoch,
+            tables: self.tables.iter().map(rest).collect(),
+            ..RunReport::default()
+        }
+    }
+
+    /// Adds what came after.
+    pub(super) fn add(&mut self, later: &RunReport) {
+        self.epochs.extend(&later.epochs);
+        self.last_epoch = later.last_epoch;
+        self.files += later.files;
+        self.checkpoint = self.checkpoint.or(later.checkpoint);
+        self.replayed += later.replayed;
+        self.cleaned += later.cleaned;
+        for (flow, more) in &later.sources {
+            let known = self.sources.entry(flow.clone()).or_default();
+            known.malformed += more.malformed;
+            known.dropped += more.dropped;
+            known.rescued += more.rescued;
+            known.corrupt_files += more.corrupt_files;
+        }
+        for (table, more) in self.tables.iter_mut().zip(&later.tables) {
+            table.add(more);
+        }
+    }
+
     /// Whether there was anything to do.
     pub fn changed(&self) -> bool {
         self.tables.iter().any(|t| t.committed)
@@ -56,16 +101,11 @@ impl RunReport {
         if stats.malformed + stats.dropped + stats.rescued + stats.corrupt_files == 0 {
             return;
         }
-        let at = self.sources.iter().position(|x| x.flow == flow).unwrap_or_else(|| {
-            self.sources.push(SourceReport { flow: flow.to_owned(), ..SourceReport::default() });
-            self.sources.len() - 1
-        });
-        if let Some(report) = self.sources.get_mut(at) {
-            report.malformed += stats.malformed;
-            report.dropped += stats.dropped;
-            report.rescued += stats.rescued;
-            report.corrupt_files += stats.corrupt_files;
-        }
+        let report = self.sources.entry(flow.to_owned()).or_default();
+        report.malformed += stats.malformed;
+        report.dropped += stats.dropped;
+        report.rescued += stats.rescued;
+        report.corrupt_files += stats.corrupt_files;
     }
 }
 
@@ -138,6 +178,27 @@ pub(super) fn action_name(action: Action) -> &'static str {
 }
 
 impl TableReport {
+    fn add(&mut self, later: &TableReport) {
+        self.version = later.version;
+        self.committed |= later.committed;
+        self.read += later.read;
+        self.valid += later.valid;
+        self.quarantined += later.quarantined;
+        self.dropped += later.dropped;
+        self.versions_opened += later.versions_opened;
+        self.versions_closed += later.versions_closed;
+        self.verdicts_withdrawn += later.verdicts_withdrawn;
+        self.ties += later.ties;
+        self.inserted += later.inserted;
+        self.deleted += later.deleted;
+        for (rule, more) in self.expectations.iter_mut().zip(&later.expectations) {
+            rule.passed += more.passed;
+            rule.failed += more.failed;
+            rule.null += more.null;
+            rule.error += more.error;
+        }
+    }
+
     pub(super) fn count(&mut self, counts: &Counts) {
         self.read += counts.yielded;
         self.valid += counts.kept;

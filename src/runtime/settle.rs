@@ -121,6 +121,12 @@ impl Supervisor {
         self.clock.settle(begin.wall_micros, computed.due);
         self.report.epochs.push(epoch);
         self.report.last_epoch = Some(epoch);
+        let rest = self.report.rest();
+        let done = std::mem::replace(&mut self.report, rest);
+        self.total.add(&done);
+        if let Some(on_epoch) = &self.on_epoch {
+            on_epoch(&done);
+        }
         Ok(())
     }
 

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use tokio::runtime::Handle;
 
+use super::OnEpoch;
 use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
+use super::clean::clean;
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
+use super::follow::{Follow, Look, Stop};
 use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::intent::Intent;
@@ -53,33 +56,66 @@ pub(super) struct Supervisor {
     pub(super) checkpoints: Checkpoints,
     /// What the operators have begun with.
     pub(super) base: Option<Base>,
+    /// What the epoch at hand does.
     pub(super) report: RunReport,
+    /// What the epochs before it did.
+    pub(super) total: RunReport,
+    pub(super) on_epoch: Option<OnEpoch>,
+    pub(super) stop: Stop,
 }
 
 impl Supervisor {
-    /// Brings the operators to where the last run ended, finishes what it left open, and runs all epochs there are.
+    /// Finishes what the last run left open, and runs all epochs there are; then goes on, if there is someone to follow.
     pub(super) fn drive(
         &mut self,
         history: &History,
         resume: Option<Resume>,
         backlog: &mut Backlog,
+        mut follow: Option<Follow>,
         say: &dyn Fn(&str),
     ) -> Result<()> {
         if let Some((open, resume)) = history.open.clone().zip(resume) {
             self.finish(open, resume, say)?;
             // What the open epoch read is behind it now.
-            let history = self.log.history().clone();
-            *backlog = Backlog::find(&self.plan, &self.intent.view(&self.plan, &history), &self.intent, &self.io)?;
+            *backlog = match &mut follow {
+                Some(follow) => follow.look_at_everything(|look| self.look(look))?,
+                None => self.look(Look::AsItIs)?,
+            };
         }
         if self.finish_only {
             return Ok(());
         }
-        while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
-            let share = backlog.take();
-            self.epoch(share, say)?;
-            self.checkpoint(false, say)?;
+        loop {
+            let before = self.total.epochs.len();
+            while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
+                if self.stop.is_requested() {
+                    break;
+                }
+                let share = backlog.take();
+                self.epoch(share, say)?;
+                self.checkpoint(false, say)?;
+            }
+            if follow.is_none() || self.total.epochs.len() > before {
+                self.total.cleaned += clean(&self.plan, self.log.history(), self.clock.now())?;
+            }
+            let Some(follow) = &mut follow else { break };
+            if !follow.wait(&self.stop, self.clock.until_due()) {
+                break;
+            }
+            self.lock.check()?;
+            *backlog = follow.look(|look| self.look(look))?;
         }
-        self.checkpoint(true, say)
+        self.checkpoint(true, say)?;
+        if follow.is_none() && self.stop.is_requested() && !backlog.is_empty() {
+            return Err(Error::external("INTERRUPTED", "the run was asked to stop, and there is more to read")
+                .help("what was complete stays; run again for the rest"));
+        }
+        Ok(())
+    }
+
+    fn look(&self, look: Look<'_>) -> Result<Backlog> {
+        let view = self.intent.view(&self.plan, self.log.history());
+        Backlog::find(&self.plan, &view, &self.intent, &self.io, look)
     }
 
     /// Brings the operators to the end of the last complete epoch, without any output.

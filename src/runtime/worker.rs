@@ -23,6 +23,10 @@ use crate::plan::Plan;
 
 /// Messages that wait in a worker's mailbox at most.
 const MAILBOX: usize = 64;
+/// A worker with nothing to do looks around this often.
+const IDLE: Duration = Duration::from_millis(500);
+/// So does one that waits for its peers.
+const BUSY: Duration = Duration::from_millis(10);
 
 /// To a worker.
 pub enum ToWorker {
@@ -317,7 +321,9 @@ impl Shared {
             let pending = !waiting.is_empty();
             drop(waiting);
             if idle && !pending {
-                worker.step_or_park(Some(Duration::from_millis(10)));
+                // Mail and peers wake it.
+                let nap = if ended.is_empty() { IDLE } else { BUSY };
+                worker.step_or_park(Some(nap));
             } else {
                 worker.step();
             }

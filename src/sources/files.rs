@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use super::columns::{Reading, utc, with_field};
 use super::infer::Inference;
 use super::input::{Bytes, packing, text, unpacked};
-use super::listing::{Place, identify};
+use super::listing::{Landing, Place, identify};
 use super::options::{Clean, Evolution, FORMATS, Format, Options};
 use super::partitions;
 use super::reader::FileReader;
@@ -182,6 +182,25 @@ impl FileSource {
             None => Err(Error::external("SOURCE_NOT_FOUND", format!("there is no file or folder {}", self.path))
                 .help("check the path of read_files; a relative one counts from the folder of the project file")),
         }
+    }
+
+    /// As [`discover`](Self::discover), of the files at `paths` alone. None if a listing is needed to tell. Costs what it is
+    /// asked for, however many files there are.
+    ///
+    /// # Errors
+    /// `SOURCE_NOT_READABLE` (external).
+    pub fn discover_among<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path>,
+        seen: impl Fn(&FileId) -> bool,
+    ) -> Result<Option<Vec<FileId>>> {
+        let found = self.place.among(paths, &self.options)?;
+        Ok(found.map(|files| files.into_iter().filter(|x| !seen(x)).collect()))
+    }
+
+    /// Where files land: where to watch for them.
+    pub fn landing(&self) -> Landing {
+        self.place.landing(&self.options)
     }
 
     /// The schema that the files have, with `schemaHints`, columns for partitions in paths and, unless

@@ -84,6 +84,79 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Where files land.
+    pub(super) fn landing(&self, options: &Options) -> Landing {
+        match self {
+            Place::Path(path) => Landing { root: path.clone(), deep: options.recursive != Some(false) },
+            Place::Glob { root, .. } => Landing { root: root.clone(), deep: true },
+        }
+    }
+
+    /// Of some paths, the files that are there and that a listing would show; none if only a listing can tell.
+    pub(super) fn among<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a Path>,
+        options: &Options,
+    ) -> Result<Option<Vec<FileId>>> {
+        let (landing, mut files) = (self.landing(options), Vec::new());
+        for path in paths.filter(|path| landing.has(path)) {
+            if matches!(self, Place::Glob { .. }) {
+                return Ok(None);
+            }
+            match fs::metadata(path) {
+                Ok(found) if !found.is_dir() && (path == landing.root || is_wanted(path, options)) => {
+                    push(path, &found, options, &mut files)?;
+                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unreadable(path, e)),
+                _ => {}
+            }
+        }
+        files.sort_unstable();
+        Ok(Some(files))
+    }
+}
+
+/// A place where files land.
+#[derive(Clone, Debug)]
+pub struct Landing {
+    /// The folder, or a single file.
+    pub root: PathBuf,
+    /// Whether files are looked for in all folders below, or only in those of partitions.
+    pub deep: bool,
+}
+
+impl Landing {
+    /// Whether a file with this path would be found here, as far as folders tell.
+    pub fn has(&self, path: &Path) -> bool {
+        let Ok(inside) = path.strip_prefix(&self.root) else { return false };
+        let mut folders = inside.parent().unwrap_or(Path::new("")).components();
+        folders.all(|folder| is_entered(&folder.as_os_str().to_string_lossy(), self.deep))
+    }
+
+    /// The folders that are there.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        below(&self.root, self.deep, &mut found);
+        found
+    }
+}
+
+fn below(path: &Path, deep: bool, found: &mut Vec<PathBuf>) {
+    found.push(path.to_owned());
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let entered = is_entered(&entry.file_name().to_string_lossy(), deep);
+        if entered && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            below(&entry.path(), deep, found);
+        }
+    }
+}
+
+/// Whether files are looked for in a folder of that name.
+fn is_entered(name: &str, deep: bool) -> bool {
+    !is_hidden(name) && (deep || name.contains('='))
+}
+
 /// Files that a pattern without braces matches, and those in folders that it matches.
 fn matching(pattern: &str, root: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()> {
     let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
@@ -145,7 +218,7 @@ fn folder(path: &Path, options: &Options, deep: bool, files: &mut Vec<FileId>) -
         if found.is_dir() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if !linked && !is_hidden(&name) && (deep || name.contains('=')) {
+            if !linked && is_entered(&name, deep) {
                 folder(&path, options, deep, files)?;
             }
         } else if is_wanted(&path, options) {

@@ -210,7 +210,8 @@ fn what_is_not_understood_is_counted_by_flow() {
     let project = bronze(", format => 'json', schema => 'id BIGINT, name STRING', mode => 'DROPMALFORMED'");
     put(&project, "t/a.json", "{\"id\":1}\n{\"id\":\"x\"}\nno\n{\"id\":2}\n");
     let report = project.run(2).unwrap();
-    let counts: Vec<_> = report.sources.iter().map(|x| (x.flow.as_str(), x.malformed, x.dropped, x.rescued)).collect();
+    let counts: Vec<_> =
+        report.sources.iter().map(|(flow, x)| (flow.as_str(), x.malformed, x.dropped, x.rescued)).collect();
     assert_eq!(counts, [("main.default.t", 2, 2, 0)]);
     assert_rows("rest", &project.rows("SELECT id FROM t"), &[json!({"id": 1}), json!({"id": 2})]);
     put(&project, "t/b.json", "{\"id\":3}\n");
@@ -312,7 +313,7 @@ fn a_file_that_cannot_be_read_may_be_passed_over() {
     let project = bronze(", format => 'parquet', schema => 'id BIGINT', ignoreCorruptFiles => true");
     put(&project, "t/a.parquet", "PAR1 and nothing else");
     let report = project.run(1).unwrap();
-    assert_eq!(report.sources.iter().map(|x| x.corrupt_files).sum::<u64>(), 1);
+    assert_eq!(report.sources.values().map(|x| x.corrupt_files).sum::<u64>(), 1);
     assert!(project.rows("SELECT id FROM t").is_empty());
 }
 

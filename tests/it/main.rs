@@ -12,6 +12,7 @@ mod chains;
 mod checkpoint;
 mod cli;
 mod clock;
+mod continuous;
 mod convergence;
 mod crash;
 mod definitions;

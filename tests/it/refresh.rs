@@ -463,3 +463,48 @@ fn an_epoch_that_dies_anywhere_is_finished_under_definitions_that_were_edited_me
         project.define(SQL);
     });
 }
+
+/// Replaces a file with another one as soon as the first epoch is complete.
+fn replacing(project: &Project, file: &'static str, mut options: RunOptions) -> RunOptions {
+    let (path, first) = (project.path(file), AtomicUsize::new(0));
+    options.on_epoch = Some(Arc::new(move |_| {
+        if first.fetch_add(1, Ordering::SeqCst) == 0 {
+            fs::write(&path, format!("{}\n", row(77, 1, 1))).unwrap();
+        }
+    }));
+    options
+}
+
+#[test]
+fn a_flow_is_dropped_or_renamed_once_also_by_a_run_that_begins_again() {
+    let defined = |flows: &[&str]| {
+        let read = "SELECT * FROM STREAM read_files('landing/known', format => 'json', schema => 'id BIGINT')";
+        let flow = |name: &&str| format!("CREATE FLOW {name} AS INSERT INTO extra BY NAME {read};\n");
+        format!("CREATE STREAMING TABLE extra; {} {SQL}", flows.iter().map(flow).collect::<String>())
+    };
+    let project = landed(&defined(&["one", "two", "four"]));
+    project.define(&defined(&["three", "four"]));
+    project.land("raw", "c", &[row(5, 1, 1)]);
+    project.land("raw", "d", &[row(6, 1, 1)]);
+    let options = replacing(&project, "landing/raw/d.json", flows(&["one"], &[("two", "three")]));
+    let report = project.run_with(&options).unwrap();
+    assert_eq!(report.epochs.len(), 2, "{report:?}");
+    assert_eq!(project.rows("SELECT id FROM raw WHERE id > 4"), [json!({"id": 5}), json!({"id": 77})]);
+    assert!(!project.run(1).unwrap().changed());
+}
+
+#[test]
+fn a_full_refresh_that_fails_later_does_not_begin_a_second_time() {
+    let sql = SQL.replace("'id BIGINT');", "'id BIGINT', maxFilesPerTrigger => 1);");
+    let project = landed(&sql);
+    project.land("known", "b", &[json!({"id": 4})]);
+    project.land("known", "c", &[json!({"id": 2})]);
+    let options = replacing(&project, "landing/known/c.json", select(&["known", "judged", "history"], &["raw"]));
+    let before = project.versions();
+    let error = project.run_with(&options).unwrap_err();
+    assert_eq!(error.code(), "SOURCE_FILE_CHANGED", "{error}");
+    let commits = project.versions()["main/default/raw"] - before["main/default/raw"];
+    assert_eq!(commits, 1, "it was refreshed more than once");
+    project.run(2).unwrap();
+    project.assert_clean("after it");
+}

@@ -4,15 +4,16 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use silverflow::runtime::RunOptions;
+use silverflow::lake::faults::{Fate, Faults, Step};
+use silverflow::runtime::{RunOptions, Selection};
 
 use crate::support::{Dice, Project, assert_rows};
 
-const SQL: &str = "
+pub(crate) const SQL: &str = "
 CREATE STREAMING TABLE raw (
   CONSTRAINT positive EXPECT (amount > 0) ON VIOLATION QUARANTINE
 ) AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'id BIGINT, s BIGINT, amount BIGINT');
@@ -28,12 +29,12 @@ const TABLES: [&str; 4] = ["raw", "raw_quarantine", "history", "newest"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A run of the real binary that goes on by itself.
-struct Running {
+pub(crate) struct Running {
     child: Child,
 }
 
 impl Running {
-    fn start(project: &Project, arguments: &[&str]) -> Running {
+    pub(crate) fn start(project: &Project, arguments: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
         command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running { child: command.spawn().unwrap() }
@@ -45,7 +46,7 @@ impl Running {
     }
 
     /// Exit code, and what was printed.
-    fn end(mut self) -> (i32, String) {
+    pub(crate) fn end(mut self) -> (i32, String) {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -54,7 +55,7 @@ impl Running {
 }
 
 #[track_caller]
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
@@ -78,7 +79,7 @@ fn land(project: &Project, dice: &mut Dice, files: std::ops::Range<usize>) {
 
 /// The same input, run by one that nobody disturbed.
 #[track_caller]
-fn assert_undisturbed(project: &Project, context: &str) {
+pub(crate) fn assert_undisturbed(project: &Project, context: &str) {
     assert_as_defined(project, SQL, context);
 }
 
@@ -201,6 +202,98 @@ fn a_run_that_wakes_up_after_it_was_taken_over_commits_nothing() {
         assert_undisturbed(&project, &format!("round {round}, afterwards"));
     }
     assert!(fenced > 0, "no run was stopped in the middle");
+}
+
+/// Where a run that is about to write its first commit is held until another one writes to the same tables.
+#[derive(Debug, Default)]
+struct Meeting {
+    step: Mutex<u8>,
+    moved: Condvar,
+}
+
+impl Meeting {
+    fn at(&self) -> u8 {
+        *self.step.lock().unwrap()
+    }
+
+    fn move_to(&self, step: u8) {
+        let mut at = self.step.lock().unwrap();
+        *at = (*at).max(step);
+        self.moved.notify_all();
+    }
+
+    fn wait_for(&self, step: u8) {
+        let at = self.step.lock().unwrap();
+        assert!(!self.moved.wait_timeout_while(at, PATIENCE, |at| *at < step).unwrap().1.timed_out(), "step {step}");
+    }
+}
+
+fn enters_a_table(step: Step<'_>) -> bool {
+    matches!(step, Step::Link(_, to) if to.parent().is_some_and(|folder| folder.ends_with("_delta_log")))
+}
+
+/// The one who is held.
+#[derive(Debug)]
+struct Late(Arc<Meeting>);
+
+impl Faults for Late {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) && self.0.at() == 0 {
+            self.0.move_to(1);
+            self.0.wait_for(2);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, step: Step<'_>) {
+        if enters_a_table(step) {
+            self.0.move_to(3);
+        }
+    }
+}
+
+/// The one who comes after.
+#[derive(Debug)]
+struct Successor(Arc<Meeting>);
+
+impl Faults for Successor {
+    fn before(&self, step: Step<'_>) -> Fate {
+        if enters_a_table(step) {
+            self.0.move_to(2);
+            self.0.wait_for(3);
+        }
+        Fate::Happens
+    }
+
+    fn after(&self, _: Step<'_>) {}
+}
+
+/// Its successor has looked at the tables, and would have found nothing of the epoch.
+#[test]
+fn the_commit_of_a_full_refresh_that_lands_after_it_was_taken_over_is_not_passed_over() {
+    let project = Project::new(SQL);
+    land(&project, &mut Dice::new(3), 0..4);
+    project.run(1).unwrap();
+    fs::remove_file(project.path("landing/raw/000.json")).unwrap();
+    let meeting = Arc::new(Meeting::default());
+    let selection = Selection { full_refresh_all: true, accept_loss: true, ..Selection::default() };
+    std::thread::scope(|scope| {
+        let lake = Some(project.watched(Arc::new(Late(Arc::clone(&meeting)))));
+        let options = RunOptions { selection, lake, ..RunOptions::default() };
+        let held = &project;
+        let zombie = scope.spawn(move || held.run_with(&options));
+        meeting.wait_for(1);
+        // As after a stop that its own signs of life know nothing of.
+        for sign in fs::read_dir(project.path("lakehouse/_silverflow/runs")).unwrap() {
+            fs::remove_file(sign.unwrap().path()).unwrap();
+        }
+        let lake = Some(project.watched(Arc::new(Successor(Arc::clone(&meeting)))));
+        project.run_with(&RunOptions { lake, ..RunOptions::default() }).unwrap();
+        assert_eq!(zombie.join().unwrap().unwrap_err().code(), "FENCED");
+    });
+    assert_undisturbed(&project, "the refresh is finished");
+    project.assert_clean("the refresh is finished");
+    assert!(!project.run(1).unwrap().changed());
 }
 
 /// Takes back the last commit of a table.

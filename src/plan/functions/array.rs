@@ -1,5 +1,8 @@
 //! Functions over arrays. Elements are compared by their row-format bytes, so that one mechanism serves all types.
 
+mod element;
+mod types;
+
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,14 +12,19 @@ use arrow::array::{
     new_null_array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, Fields};
+use arrow::datatypes::{DataType, Field};
 use arrow::row::{Row as Key, RowConverter, Rows, SortField};
 use datafusion::common::{Result, plan_err};
 
 use super::function::Kind::{Any, Int};
-use super::function::{Asked, Body, Call, Function, Typed, fault, mismatch};
+use super::function::{Body, Call, Function, fault};
 use super::order::normal;
-use super::types::{common, common_two, entry, item, list_of, text};
+use super::types::text;
+use element::at;
+use types::{
+    array_type, at_type, contains_type, flatten_type, insert_type, item_type, join_type, overlap_type, pair_type,
+    position_type, remove_type, repeat_type, reverse_type, same_type, size_type, slice_type, sort_type, zip_type,
+};
 
 pub(super) fn functions() -> Vec<Function> {
     let mut all = making();
@@ -167,132 +175,6 @@ pub(super) fn assembled(
         values,
         Some(NullBuffer::from(there)),
     )?))
-}
-
-fn no_array<T>(asked: &Asked<'_>, index: usize) -> Result<T> {
-    mismatch(asked.function, "an array", asked.of(index)?)
-}
-
-fn list_argument(asked: &Asked<'_>, index: usize) -> Result<DataType> {
-    match asked.of(index)? {
-        DataType::Null => Ok(list_of(DataType::Null)),
-        t => match item(t) {
-            Some(item) => Ok(list_of(item.clone())),
-            None => no_array(asked, index),
-        },
-    }
-}
-
-fn same_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = list_argument(asked, 0)?;
-    Ok(Typed { arguments: vec![given.clone()], result: given })
-}
-
-fn pair_type(asked: &Asked<'_>) -> Result<Typed> {
-    let (a, b) = (list_argument(asked, 0)?, list_argument(asked, 1)?);
-    match common_two(&a, &b, asked.settings.ansi) {
-        Some(one) => Ok(Typed { arguments: vec![one.clone(), one.clone()], result: one }),
-        None => plan_err!("the arrays of {} have no type in common", asked.function),
-    }
-}
-
-/// An array and an element.
-fn with_item(asked: &Asked<'_>, at: usize) -> Result<(DataType, DataType)> {
-    let given = list_argument(asked, 0)?;
-    let of = item(&given).cloned().unwrap_or(DataType::Null);
-    match common_two(&of, asked.of(at)?, asked.settings.ansi) {
-        Some(one) => Ok((list_of(one.clone()), one)),
-        None => plan_err!("{} of {given} takes no {}", asked.function, asked.of(at)?),
-    }
-}
-
-fn remove_type(asked: &Asked<'_>) -> Result<Typed> {
-    let (list, one) = with_item(asked, 1)?;
-    Ok(Typed { arguments: vec![list.clone(), one], result: list })
-}
-
-fn insert_type(asked: &Asked<'_>) -> Result<Typed> {
-    let (list, one) = with_item(asked, 2)?;
-    Ok(Typed { arguments: vec![list.clone(), DataType::Int32, one], result: list })
-}
-
-fn contains_type(asked: &Asked<'_>) -> Result<Typed> {
-    Ok(Typed { result: DataType::Boolean, ..remove_type(asked)? })
-}
-
-fn position_type(asked: &Asked<'_>) -> Result<Typed> {
-    Ok(Typed { result: DataType::Int64, ..remove_type(asked)? })
-}
-
-fn overlap_type(asked: &Asked<'_>) -> Result<Typed> {
-    Ok(Typed { result: DataType::Boolean, ..pair_type(asked)? })
-}
-
-fn item_type(asked: &Asked<'_>) -> Result<Typed> {
-    let typed = same_type(asked)?;
-    let result = item(&typed.result).cloned().unwrap_or(DataType::Null);
-    Ok(Typed { result, ..typed })
-}
-
-fn size_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = asked.of(0)?;
-    let argument = if entry(given).is_some() { given.clone() } else { list_argument(asked, 0)? };
-    Ok(Typed { arguments: vec![argument], result: DataType::Int32 })
-}
-
-fn array_type(asked: &Asked<'_>) -> Result<Typed> {
-    match common(asked.types, asked.settings.ansi) {
-        Some(one) => Ok(Typed { arguments: vec![one.clone(); asked.types.len()], result: list_of(one) }),
-        None => plan_err!("the elements of the array have no type in common"),
-    }
-}
-
-fn repeat_type(asked: &Asked<'_>) -> Result<Typed> {
-    let of = asked.of(0)?.clone();
-    Ok(Typed { arguments: vec![of.clone(), DataType::Int32], result: list_of(of) })
-}
-
-fn join_type(asked: &Asked<'_>) -> Result<Typed> {
-    list_argument(asked, 0)?;
-    let mut arguments = vec![list_of(DataType::Utf8)];
-    arguments.extend(asked.types.iter().skip(1).map(|_| DataType::Utf8));
-    Ok(Typed { arguments, result: DataType::Utf8 })
-}
-
-fn sort_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = list_argument(asked, 0)?;
-    let mut arguments = vec![given.clone()];
-    arguments.extend(asked.types.iter().skip(1).map(|_| DataType::Boolean));
-    Ok(Typed { arguments, result: given })
-}
-
-fn slice_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = list_argument(asked, 0)?;
-    Ok(Typed { arguments: vec![given.clone(), DataType::Int32, DataType::Int32], result: given })
-}
-
-fn flatten_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = list_argument(asked, 0)?;
-    let inner = match item(&given) {
-        Some(DataType::Null) => list_of(DataType::Null),
-        Some(inner) => match item(inner) {
-            Some(of) => list_of(of.clone()),
-            None => return plan_err!("flatten takes an array of arrays, not {given}"),
-        },
-        None => return no_array(asked, 0),
-    };
-    Ok(Typed { arguments: vec![list_of(inner.clone())], result: inner })
-}
-
-fn reverse_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = asked.of(0)?;
-    if item(given).is_some() {
-        return same_type(asked);
-    }
-    if given.is_nested() {
-        return mismatch("reverse", "an array or text", given);
-    }
-    Ok(Typed { arguments: vec![DataType::Utf8], result: DataType::Utf8 })
 }
 
 /// Keys of the elements of several arrays, comparable with each other.
@@ -636,16 +518,6 @@ fn reverse(call: &Call<'_>) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-fn zip_type(asked: &Asked<'_>) -> Result<Typed> {
-    let arguments = (0..asked.types.len()).map(|i| list_argument(asked, i)).collect::<Result<Vec<_>>>()?;
-    let fields: Fields = arguments
-        .iter()
-        .enumerate()
-        .map(|(i, t)| Field::new(i.to_string(), item(t).cloned().unwrap_or(DataType::Null), true))
-        .collect();
-    Ok(Typed { arguments, result: list_of(DataType::Struct(fields)) })
-}
-
 fn zip(call: &Call<'_>) -> Result<ArrayRef> {
     let arrays = (0..call.arguments.len()).map(|i| call.array(i)).collect::<Result<Vec<_>>>()?;
     let lists = arrays.iter().map(list).collect::<Result<Vec<_>>>()?;
@@ -681,82 +553,4 @@ fn zip(call: &Call<'_>) -> Result<ArrayRef> {
         Arc::new(values),
         Some(NullBuffer::from(there)),
     )?))
-}
-
-/// `element_at`, its forgiving forms, and `a[i]`: arrays count from 1 (`get` and `a[i]` from 0), maps have keys.
-fn at_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = asked.of(0)?;
-    if let Some((key, value)) = entry(given) {
-        let Some(one) = common_two(key, asked.of(1)?, asked.settings.ansi) else {
-            return plan_err!("a map with keys of {key} has none of {}", asked.of(1)?);
-        };
-        let map = super::types::map_of(one.clone(), value.clone());
-        return Ok(Typed { arguments: vec![map, one], result: value.clone() });
-    }
-    let Some(of) = item(given) else { return mismatch(asked.function, "an array or a map", given) };
-    Ok(Typed { arguments: vec![list_of(of.clone()), DataType::Int32], result: of.clone() })
-}
-
-fn at(call: &Call<'_>) -> Result<ArrayRef> {
-    let (array, wanted) = (call.array(0)?, call.array(1)?);
-    let null = new_null_array(call.result, 1);
-    let mut places = Vec::with_capacity(call.rows);
-    let values: ArrayRef;
-    if let Some(map) = array.as_map_opt() {
-        let rows = keys(&[map.keys(), &wanted])?;
-        let [of, wanted_keys] = rows.as_slice() else { return plan_err!("element_at takes two arguments") };
-        values = Arc::clone(map.values());
-        for row in 0..call.rows {
-            if map.is_null(row) || wanted.is_null(row) {
-                places.push((1, 0));
-                continue;
-            }
-            let ends = map.value_offsets();
-            let end = |i: usize| ends.get(i).and_then(|o| usize::try_from(*o).ok()).unwrap_or_default();
-            let found = (end(row)..end(row + 1)).find(|at| of.row(*at) == wanted_keys.row(row));
-            places.push(found.map_or((1, 0), |at| (0, at)));
-        }
-    } else {
-        let list = list(&array)?;
-        values = Arc::clone(list.values());
-        let from_zero = matches!(call.function, "get" | "subscript");
-        for index in 0..call.rows {
-            let row = call.row(index);
-            if row.any_null() {
-                places.push((1, 0));
-                continue;
-            }
-            let wanted = row.int(1);
-            let all = range(list, index);
-            let away = usize::try_from(wanted.unsigned_abs()).unwrap_or_default();
-            let found = match wanted {
-                0.. if from_zero => (away < all.len()).then_some(all.start + away),
-                _ if from_zero => None,
-                0 => {
-                    return Err(fault("INVALID_INDEX_OF_ZERO", "the index 0 is invalid; elements are counted from 1"));
-                }
-                1.. => (away <= all.len()).then(|| all.start + away - 1),
-                _ => (away <= all.len()).then(|| all.end - away),
-            };
-            let lenient = !call.settings.ansi || matches!(call.function, "get" | "try_element_at");
-            match found {
-                Some(at) => places.push((0, at)),
-                None if lenient => places.push((1, 0)),
-                None => {
-                    return Err(fault(
-                        "INVALID_ARRAY_INDEX",
-                        format!(
-                            "the array has {} elements, there is no {wanted}; get and try_element_at give null",
-                            all.len()
-                        ),
-                    ));
-                }
-            }
-        }
-    }
-    if places.is_empty() {
-        return Ok(new_null_array(call.result, 0));
-    }
-    let values = super::cast::relabel(&values, call.result)?;
-    Ok(arrow::compute::interleave(&[values.as_ref(), null.as_ref()], &places)?)
 }

@@ -1,26 +1,30 @@
 //! Casts as Spark makes them, between all types, with errors, nulls or wrap-around as the session wants.
 
+mod function;
+mod instants;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, ListArray, MapArray, PrimitiveArray, StringArray,
-    StringBuilder, StructArray, make_array, new_null_array,
+    StringBuilder, StructArray, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, Int8Type,
-    Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType,
+    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimeUnit, TimestampMicrosecondType,
 };
-use datafusion::common::{Result, ScalarValue, plan_err};
-use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::common::{Result, plan_err};
 
-use super::function::{Settings, fault};
-use super::types::{binary, decimal, entry, instant, integral, item, number, text};
+use super::function::fault;
+use super::types::{binary, decimal, entry, integral, item, number, text};
 use super::zone::Zone;
 use super::{parse, show};
+use instants::{to_date, to_instant, to_local};
+
+pub(in crate::plan) use function::SparkCast;
+pub(super) use instants::day_of;
 
 /// What becomes of a value that has no form in the wanted type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,69 +35,6 @@ pub(super) enum Misfit {
     Null,
     /// Null, or for numbers whatever Java's narrowing gives.
     Wrap,
-}
-
-/// A cast to a type, as a function of one argument.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(in crate::plan) struct SparkCast {
-    pub(super) to: DataType,
-    pub(super) misfit: Misfit,
-    pub(super) zone: Zone,
-    name: String,
-    signature: Signature,
-}
-
-impl SparkCast {
-    pub(super) fn new(to: DataType, attempt: bool, settings: &Settings) -> SparkCast {
-        let misfit = match (attempt, settings.ansi) {
-            (true, _) => Misfit::Null,
-            (false, true) => Misfit::Fail,
-            (false, false) => Misfit::Wrap,
-        };
-        let kind = if misfit == Misfit::Null { "try_cast" } else { "cast" };
-        // The type is part of the name: a plan as text tells one cast from another.
-        let name = format!("{kind} to {}", super::conditional::spelled(&to));
-        let signature = Signature::any(1, Volatility::Immutable);
-        SparkCast { to, misfit, zone: settings.zone.clone(), name, signature }
-    }
-}
-
-impl ScalarUDFImpl for SparkCast {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn display_name(&self, args: &[datafusion::logical_expr::Expr]) -> Result<String> {
-        self.schema_name(args)
-    }
-
-    /// As the planner's own cast: the name of what is cast.
-    fn schema_name(&self, args: &[datafusion::logical_expr::Expr]) -> Result<String> {
-        Ok(args.iter().map(|a| a.schema_name().to_string()).collect())
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(self.to.clone())
-    }
-
-    fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        Ok(Arc::new(Field::new("cast", self.to.clone(), true)))
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let convert = |array: &ArrayRef| cast(array, &self.to, self.misfit, &self.zone);
-        match args.args.first() {
-            Some(ColumnarValue::Array(array)) => Ok(ColumnarValue::Array(convert(array)?)),
-            Some(ColumnarValue::Scalar(value)) => {
-                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&convert(&value.to_array()?)?, 0)?))
-            }
-            None => plan_err!("a cast of nothing"),
-        }
-    }
 }
 
 /// Whether Spark casts between the types at all.
@@ -581,90 +522,6 @@ fn parsed<T: ArrowPrimitiveType>(
             }
         })
         .collect()
-}
-
-/// The day of local microseconds.
-pub(super) fn day_of(micros: i64) -> i32 {
-    i32::try_from(micros.div_euclid(parse::DAY_MICROS)).unwrap_or(i32::MAX)
-}
-
-fn to_date(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Result<ArrayRef> {
-    Ok(Arc::new(match array.data_type() {
-        DataType::Utf8 => parsed::<Date32Type>(array.as_string::<i32>(), to, misfit, parse::date)?,
-        DataType::Timestamp(_, with_zone) => {
-            let local = |v: i64| if with_zone.is_some() { zone.local(v) } else { v };
-            array.as_primitive::<TimestampMicrosecondType>().iter().map(|v| v.map(|v| day_of(local(v)))).collect()
-        }
-        _ => return impossible(array, to),
-    }))
-}
-
-fn to_instant(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Result<ArrayRef> {
-    let out_of_range = |shown: String| match misfit {
-        Misfit::Fail => Err(overflow(shown, to)),
-        _ => Ok(None),
-    };
-    let values: PrimitiveArray<TimestampMicrosecondType> = match array.data_type() {
-        DataType::Utf8 => parsed(array.as_string::<i32>(), to, misfit, |text| parse::timestamp(text, zone))?,
-        DataType::Date32 => array
-            .as_primitive::<Date32Type>()
-            .iter()
-            .map(|v| v.map(|v| zone.instant(i64::from(v) * parse::DAY_MICROS)))
-            .collect(),
-        DataType::Timestamp(_, None) => {
-            array.as_primitive::<TimestampMicrosecondType>().iter().map(|v| v.map(|v| zone.instant(v))).collect()
-        }
-        DataType::Timestamp(_, Some(_)) => array.as_primitive::<TimestampMicrosecondType>().clone(),
-        _ => match numbers(array) {
-            Some(Numbers::Integers(values)) => values
-                .map(|v| {
-                    let Some(v) = v else { return Ok(None) };
-                    match i64::try_from(v * 1_000_000) {
-                        Ok(micros) => Ok(Some(micros)),
-                        // Spark stays at the ends.
-                        Err(_) => Ok(Some(if v < 0 { i64::MIN } else { i64::MAX })),
-                    }
-                })
-                .collect::<Result<_>>()?,
-            Some(Numbers::Decimals(values, scale)) => values
-                .map(|v| {
-                    v.map_or(Ok(None), |v| {
-                        let unit = 10i128.pow(u32::try_from(scale).unwrap_or_default());
-                        match v.checked_mul(1_000_000).map(|v| v / unit).and_then(|v| i64::try_from(v).ok()) {
-                            Some(micros) => Ok(Some(micros)),
-                            None => out_of_range(show::decimal(v, scale)),
-                        }
-                    })
-                })
-                .collect::<Result<_>>()?,
-            Some(Numbers::Doubles(values)) => values
-                .map(|v| match v {
-                    Some(v) if v.is_finite() => Ok(Some((v * 1e6) as i64)),
-                    Some(v) if misfit == Misfit::Fail => Err(invalid(show::double(v), to)),
-                    _ => Ok(None),
-                })
-                .collect::<Result<_>>()?,
-            None => return impossible(array, to),
-        },
-    };
-    let data = values.with_timezone("UTC").into_data();
-    relabel(&make_array(data), &if *to == instant() { instant() } else { to.clone() })
-}
-
-fn to_local(array: &ArrayRef, to: &DataType, misfit: Misfit, zone: &Zone) -> Result<ArrayRef> {
-    let values: PrimitiveArray<TimestampMicrosecondType> = match array.data_type() {
-        DataType::Utf8 => {
-            parsed(array.as_string::<i32>(), to, misfit, |text| parse::local_timestamp(text).map(|(local, _)| local))?
-        }
-        DataType::Date32 => {
-            array.as_primitive::<Date32Type>().iter().map(|v| v.map(|v| i64::from(v) * parse::DAY_MICROS)).collect()
-        }
-        DataType::Timestamp(_, Some(_)) => {
-            array.as_primitive::<TimestampMicrosecondType>().iter().map(|v| v.map(|v| zone.local(v))).collect()
-        }
-        _ => return impossible(array, to),
-    };
-    Ok(Arc::new(values))
 }
 
 /// Whether a decimal type stands anywhere in the cast, or text: then it is Spark's alone. All other widenings mean the

@@ -1,5 +1,7 @@
 //! Dates and times: their parts, arithmetic, and their way to and from text and numbers.
 
+mod reading;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Builder, Int32Builder, TimestampMicrosecondBuilder};
@@ -10,13 +12,14 @@ use arrow::datatypes::{
 use chrono::{Datelike, Months, NaiveDate, Weekday};
 use datafusion::common::{Result, ScalarValue, plan_err};
 
-use super::cast::{Misfit, cast, day_of};
+use super::cast::{cast, day_of};
 use super::function::Kind::{Any, Bool, Date, Int, Long, Str, Timestamp};
 use super::function::{Answer, Asked, Body, Call, Function, Row, Typed, fault};
-use super::parse::{DAY_MICROS, date_of, days, days_of};
+use super::parse::{DAY_MICROS, date_of, days, days_of, start_of};
 use super::pattern::{compiled, day_name, month_name};
 use super::types::{decimal, double, instant, integral, local, number, text};
 use super::zone::Zone;
+use reading::{date_type, instant_type, local_type, misfit, to_date, to_instant, to_local, unix, unix_type};
 
 pub(super) fn functions() -> Vec<Function> {
     let mut all = texts();
@@ -105,8 +108,8 @@ fn steps() -> Vec<Function> {
             Body::Date(|r| {
                 let unit = r.str(1).to_ascii_lowercase();
                 let coarse = ["year", "yyyy", "yy", "quarter", "month", "mon", "mm", "week"].contains(&unit.as_str());
-                let start = i64::from(r.date(0)) * DAY_MICROS;
-                Ok(if coarse { truncated(&unit, start).map(day_of) } else { None })
+                let start = start_of(r.date(0)).filter(|_| coarse);
+                Ok(start.and_then(|start| truncated(&unit, start)).map(day_of))
             }),
         ),
         Function::new("add_months", &[Date, Int], Body::Date(|r| Ok(plus_months(r.date(0), i64::from(r.int(1)))))),
@@ -212,131 +215,6 @@ fn zone(name: &str) -> Result<Zone> {
     Zone::parse(name).ok_or_else(|| fault("INVALID_TIMEZONE", format!("there is no time zone {name}")))
 }
 
-fn misfit(call: &Call<'_>) -> Misfit {
-    match (call.settings.ansi, call.function.starts_with("try_")) {
-        (_, true) | (false, _) => Misfit::Null,
-        (true, false) => Misfit::Fail,
-    }
-}
-
-/// With a pattern the argument is text; without, it is cast.
-fn read_type(asked: &Asked<'_>, result: DataType) -> Result<Typed> {
-    let given = asked.of(0)?;
-    let first = match asked.types.len() {
-        1 => given.clone(),
-        _ if matches!(given, DataType::Date32 | DataType::Timestamp(..)) => given.clone(),
-        _ => DataType::Utf8,
-    };
-    let mut arguments = vec![first];
-    arguments.extend(asked.types.iter().skip(1).map(|_| DataType::Utf8));
-    Ok(Typed { arguments, result })
-}
-
-fn date_type(asked: &Asked<'_>) -> Result<Typed> {
-    read_type(asked, DataType::Date32)
-}
-
-fn instant_type(asked: &Asked<'_>) -> Result<Typed> {
-    read_type(asked, instant())
-}
-
-fn local_type(asked: &Asked<'_>) -> Result<Typed> {
-    read_type(asked, local())
-}
-
-/// Reads text by the pattern in each row.
-fn read<T>(call: &Call<'_>, read: impl Fn(&super::pattern::Pattern, &str) -> Option<T>) -> Result<Vec<Option<T>>> {
-    let strict = misfit(call) == Misfit::Fail;
-    (0..call.rows)
-        .map(|index| call.row(index))
-        .map(|row| {
-            if row.any_null() {
-                return Ok(None);
-            }
-            let pattern = compiled(row.str(1))?;
-            pattern.for_reading(row.str(1))?;
-            match read(&pattern, row.str(0)) {
-                Some(value) => Ok(Some(value)),
-                None if strict => Err(fault(
-                    "CANNOT_PARSE_TIMESTAMP",
-                    format!(
-                        "'{}' is not of the form '{}'; try_to_timestamp gives null instead",
-                        row.str(0),
-                        row.str(1)
-                    ),
-                )),
-                None => Ok(None),
-            }
-        })
-        .collect()
-}
-
-fn by_cast(call: &Call<'_>) -> Option<Result<ArrayRef>> {
-    let first = call.arguments.first()?;
-    let is_text = text(first.array.data_type());
-    if call.arguments.len() > 1 && is_text {
-        return None;
-    }
-    Some(call.array(0).and_then(|array| cast(&array, call.result, misfit(call), &call.settings.zone)))
-}
-
-fn to_date(call: &Call<'_>) -> Result<ArrayRef> {
-    if let Some(done) = by_cast(call) {
-        return done;
-    }
-    let found = read(call, |pattern, text| pattern.read(text).map(|(local, _)| day_of(local)))?;
-    Ok(Arc::new(found.into_iter().collect::<arrow::array::PrimitiveArray<Date32Type>>()))
-}
-
-fn to_instant(call: &Call<'_>) -> Result<ArrayRef> {
-    if let Some(done) = by_cast(call) {
-        return done;
-    }
-    let found = read(call, |pattern, text| pattern.instant(text, &call.settings.zone))?;
-    let array: arrow::array::PrimitiveArray<TimestampMicrosecondType> = found.into_iter().collect();
-    Ok(Arc::new(array.with_timezone("UTC")))
-}
-
-fn to_local(call: &Call<'_>) -> Result<ArrayRef> {
-    if let Some(done) = by_cast(call) {
-        return done;
-    }
-    let found = read(call, |pattern, text| pattern.read(text).map(|(local, _)| local))?;
-    Ok(Arc::new(found.into_iter().collect::<arrow::array::PrimitiveArray<TimestampMicrosecondType>>()))
-}
-
-fn unix_type(asked: &Asked<'_>) -> Result<Typed> {
-    read_type(asked, DataType::Int64)
-}
-
-fn unix(call: &Call<'_>) -> Result<ArrayRef> {
-    let zone = &call.settings.zone;
-    let Some(first) = call.arguments.first() else { return plan_err!("unix_timestamp of nothing") };
-    // Towards zero, other than in a cast.
-    let seconds = |micros: i64| micros / 1_000_000;
-    let found: Vec<Option<i64>> = if text(first.array.data_type()) {
-        if call.arguments.len() > 1 {
-            read(call, |pattern, text| pattern.instant(text, zone))?
-        } else {
-            let pattern = compiled("yyyy-MM-dd HH:mm:ss")?;
-            let strict = misfit(call) == Misfit::Fail;
-            let array = call.array(0)?;
-            let texts = array.as_string::<i32>().iter().map(|text| {
-                let Some(text) = text else { return Ok(None) };
-                match pattern.instant(text, zone) {
-                    None if strict => Err(fault("CANNOT_PARSE_TIMESTAMP", format!("'{text}' is no timestamp"))),
-                    found => Ok(found),
-                }
-            });
-            texts.collect::<Result<Vec<_>>>()?
-        }
-    } else {
-        let array = cast(&call.array(0)?, &instant(), misfit(call), zone)?;
-        array.as_primitive::<TimestampMicrosecondType>().iter().collect()
-    };
-    Ok(Arc::new(found.into_iter().map(|v| v.map(seconds)).collect::<arrow::array::Int64Array>()))
-}
-
 fn part_name(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
         "year" | "y" | "years" | "yr" | "yrs" => "year",
@@ -376,9 +254,7 @@ fn part(call: &Call<'_>) -> Result<ArrayRef> {
     let zone = &call.settings.zone;
     let values = call.array(1)?;
     let local: Vec<Option<i64>> = match values.data_type() {
-        DataType::Date32 => {
-            values.as_primitive::<Date32Type>().iter().map(|v| v.map(|v| i64::from(v) * DAY_MICROS)).collect()
-        }
+        DataType::Date32 => values.as_primitive::<Date32Type>().iter().map(|day| day.and_then(start_of)).collect(),
         DataType::Timestamp(_, with_zone) => values
             .as_primitive::<TimestampMicrosecondType>()
             .iter()
@@ -494,7 +370,7 @@ fn next_day(row: &Row<'_>) -> Answer<i32> {
 fn plus_units(unit: &str, count: i64, micros: i64, zone: &Zone) -> Option<Option<i64>> {
     let unit = unit.to_ascii_lowercase();
     let exact = |size: i64| Some(count.checked_mul(size).and_then(|by| micros.checked_add(by)));
-    let months = |size: i64| Some(instant_plus_months(micros, count * size, zone));
+    let months = |size: i64| Some(count.checked_mul(size).and_then(|by| instant_plus_months(micros, by, zone)));
     let days = |size: i64| {
         let by = count.checked_mul(size * DAY_MICROS);
         Some(by.and_then(|by| zone.local(micros).checked_add(by)).map(|local| zone.instant(local)))
@@ -556,7 +432,7 @@ fn plus_interval(call: &Call<'_>) -> Result<ArrayRef> {
     let moved = from.iter().zip(by.iter()).map(|pair| {
         let (Some(from), Some(by)) = pair else { return Ok(None) };
         let months = instant_plus_months(from, sign * i64::from(by.months), zone);
-        let days = months.and_then(|at| zone.local(at).checked_add(sign * i64::from(by.days) * DAY_MICROS));
+        let days = months.zip(start_of(by.days)).and_then(|(at, days)| zone.local(at).checked_add(sign * days));
         let found = days.and_then(|local| zone.instant(local).checked_add(sign * (by.nanoseconds / 1000)));
         found.map(Some).ok_or_else(|| fault("DATETIME_OVERFLOW", "the timestamp is out of range"))
     });
@@ -583,7 +459,10 @@ fn interval_micros(call: &Call<'_>) -> Result<ArrayRef> {
     let intervals = array.as_primitive::<IntervalMonthDayNanoType>();
     let found = intervals.iter().map(|v| match v {
         Some(v) if v.months != 0 => Err(fault("INTERVAL_NOT_COMPARABLE", "months have no fixed length")),
-        Some(v) => Ok(Some(i64::from(v.days) * DAY_MICROS + v.nanoseconds / 1000)),
+        Some(v) => {
+            let micros = start_of(v.days).and_then(|days| days.checked_add(v.nanoseconds / 1000));
+            micros.map(Some).ok_or_else(|| fault("INTERVAL_ARITHMETIC_OVERFLOW", "the interval is out of range"))
+        }
         None => Ok(None),
     });
     Ok(Arc::new(found.collect::<Result<arrow::array::Int64Array>>()?))

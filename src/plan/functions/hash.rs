@@ -16,12 +16,11 @@ use xxhash_rust::xxh64::xxh64;
 use super::function::Kind::{Any, Binary, Int};
 use super::function::{Asked, Body, Call, Function, Typed};
 use super::map::ends;
-use super::string::hex_text;
 
 pub(super) fn functions() -> Vec<Function> {
     vec![
-        Function::new("md5", &[Binary], Body::Text(|r| Ok(Some(hex_text(&Md5::digest(r.bytes(0)), false))))),
-        Function::new("sha1", &[Binary], Body::Text(|r| Ok(Some(hex_text(&Sha1::digest(r.bytes(0)), false)))))
+        Function::new("md5", &[Binary], Body::Text(|r| Ok(Some(hex::encode(Md5::digest(r.bytes(0))))))),
+        Function::new("sha1", &[Binary], Body::Text(|r| Ok(Some(hex::encode(Sha1::digest(r.bytes(0)))))))
             .also(&["sha"]),
         Function::new(
             "sha2",
@@ -29,10 +28,10 @@ pub(super) fn functions() -> Vec<Function> {
             Body::Text(|r| {
                 let bytes = r.bytes(0);
                 Ok(match r.int(1) {
-                    0 | 256 => Some(hex_text(&Sha256::digest(bytes), false)),
-                    224 => Some(hex_text(&Sha224::digest(bytes), false)),
-                    384 => Some(hex_text(&Sha384::digest(bytes), false)),
-                    512 => Some(hex_text(&Sha512::digest(bytes), false)),
+                    0 | 256 => Some(hex::encode(Sha256::digest(bytes))),
+                    224 => Some(hex::encode(Sha224::digest(bytes))),
+                    384 => Some(hex::encode(Sha384::digest(bytes))),
+                    512 => Some(hex::encode(Sha512::digest(bytes))),
                     _ => None,
                 })
             }),

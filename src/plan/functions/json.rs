@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, ListBuilder, StringBuilder};
 use arrow::datatypes::{DataType, Decimal128Type, Field, Float32Type, Float64Type, TimestampMicrosecondType};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use datafusion::common::{Result, ScalarValue, plan_err};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -430,11 +431,11 @@ fn write(array: &ArrayRef, at: usize, options: &Options, zone: &Zone, out: &mut 
         }
         DataType::Date32 if options.date.is_some() => {
             let days = array.as_primitive::<arrow::datatypes::Date32Type>().value(at);
-            let micros = i64::from(days) * super::parse::DAY_MICROS;
-            let text = options.date.as_ref().map(|p| p.written(micros, &Zone::utc())).unwrap_or_default();
+            let start = options.date.as_ref().zip(super::parse::start_of(days));
+            let text = start.map(|(pattern, start)| pattern.written(start, &Zone::utc())).unwrap_or_default();
             out.push_str(&quoted(&text));
         }
-        DataType::Binary => out.push_str(&quoted(&super::string::base64_text(array.as_binary::<i32>().value(at)))),
+        DataType::Binary => out.push_str(&quoted(&BASE64_STANDARD.encode(array.as_binary::<i32>().value(at)))),
         t if t.is_integer() || *t == DataType::Boolean => {
             out.push_str(&show::value(array, at, &style(zone))?.unwrap_or_default());
         }

@@ -138,7 +138,7 @@ impl Reader<'_> {
             (DataType::Timestamp(_, Some(_)), Shape::Number(digits)) => {
                 digits.parse::<i64>().ok().and_then(|s| s.checked_mul(1_000_000)).map(Value::Whole)
             }
-            (DataType::Binary, Shape::Text(word)) => super::string::from_base64(&word).map(Value::Bytes),
+            (DataType::Binary, Shape::Text(word)) => super::encode::from_base64(&word).map(Value::Bytes),
             (DataType::List(item), Shape::Array(items)) => {
                 let items = items.into_iter().map(|raw| self.value(item.data_type(), raw));
                 items.collect::<Option<Vec<_>>>().map(Value::List)

@@ -6,7 +6,9 @@ mod array;
 mod cast;
 mod conditional;
 mod datetime;
+mod encode;
 mod function;
+mod grouped;
 mod hash;
 mod json;
 mod json_values;
@@ -112,6 +114,7 @@ pub(super) fn scalar(settings: &Settings) -> Vec<Arc<ScalarUDF>> {
         array::functions(),
         conditional::functions(),
         datetime::functions(),
+        encode::functions(),
         hash::functions(),
         json::functions(),
         map::functions(),

@@ -8,6 +8,11 @@ use super::zone::Zone;
 const EPOCH_DAY: i32 = 719_163;
 pub(super) const DAY_MICROS: i64 = 86_400_000_000;
 
+/// When a day begins, in local microseconds since 1970; none for a day beyond what these can count.
+pub(super) fn start_of(day: i32) -> Option<i64> {
+    i64::from(day).checked_mul(DAY_MICROS)
+}
+
 /// What Spark's casts strip from both ends.
 pub(super) fn trimmed(text: &str) -> &str {
     text.trim_matches(|c: char| c <= ' ' || c.is_control())

@@ -122,22 +122,24 @@ where
             Some(steps) => steps.as_primitive::<IntervalMonthDayNanoType>().value(row),
             None => IntervalMonthDayNano::new(0, if start <= stop { 1 } else { -1 }, 0),
         };
-        let micros = step.nanoseconds / 1000;
-        let forward = i64::from(step.months) * 31 * DAY_MICROS + i64::from(step.days) * DAY_MICROS + micros;
+        // Wide enough for any step so often: no sum here overflows.
+        let day = i128::from(DAY_MICROS);
+        let fixed = i128::from(step.days) * day + i128::from(step.nanoseconds / 1000);
+        let forward = i128::from(step.months) * 31 * day + fixed;
         if forward == 0 && start != stop || forward > 0 && start > stop || forward < 0 && start < stop {
             return Err(boundaries("the step goes the other way"));
         }
         let mut count = 0i64;
         loop {
             let months = i64::from(step.months) * count;
-            let rest = (i64::from(step.days) * DAY_MICROS + micros) * count;
+            let rest = fixed * i128::from(count);
             let next = if dates {
-                let moved = i32::try_from(start).ok().and_then(|day| plus_months(day, months)).map(i64::from);
-                moved.map(|day| day + rest.div_euclid(DAY_MICROS))
+                let moved = i32::try_from(start).ok().and_then(|day| plus_months(day, months)).map(i128::from);
+                moved.map(|moved| moved + rest.div_euclid(day))
             } else {
-                instant_plus_months(start, months, zone).map(|at| at + rest)
+                instant_plus_months(start, months, zone).map(|at| i128::from(at) + rest)
             };
-            let Some(next) = next else { break };
+            let Some(next) = next.and_then(|next| i64::try_from(next).ok()) else { break };
             if forward >= 0 && next > stop || forward < 0 && next < stop {
                 break;
             }

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
-use datafusion_spark::function::{string as library, url};
+use datafusion_spark::function::string as library;
 
-use super::function::Kind::{Any, Binary, Int, Long, Str, TextOrBinary};
+use super::function::Kind::{Any, Int, Long, Str, TextOrBinary};
 use super::function::{Answer, Asked, Body, Call, Function, Row, Typed, fault};
-use super::show;
-use super::types::{binary, common, decimal, double, integral, item, list_of, text};
+use super::grouped;
+use super::types::{binary, common, item, list_of};
 
 pub(super) fn functions() -> Vec<Function> {
     let mut all = plain();
     all.extend(searching());
-    all.extend(encoding());
     all
 }
 
@@ -71,7 +70,7 @@ fn plain() -> Vec<Function> {
         Function::new("overlay", &[Str, Str, Int, Int], Body::Text(overlay)).optional(1),
         Function::new("mask", &[Str, Str, Str, Str, Str], Body::Text(mask)).optional(4).with_nulls(),
         Function::new("elt", &[Int, Str], Body::Text(elt)).variadic().with_nulls(),
-        Function::new("format_number", &[Any, Int], Body::Arrays(format_number_type, format_number)),
+        Function::new("format_number", &[Any, Int], Body::Arrays(grouped::typing, grouped::compute)),
         Function::library("format_string", &[Str, Any], library::format_string())
             .variadic()
             .optional(1)
@@ -110,21 +109,6 @@ fn searching() -> Vec<Function> {
         Function::new("split_part", &[Str, Str, Int], Body::Text(split_part)),
         Function::new("like", &[Str, Str, Str], Body::Bool(|r| like(r, false))).optional(1),
         Function::new("ilike", &[Str, Str, Str], Body::Bool(|r| like(r, true))).optional(1),
-    ]
-}
-
-fn encoding() -> Vec<Function> {
-    vec![
-        Function::new("base64", &[Binary], Body::Text(|r| Ok(Some(base64_text(r.bytes(0)))))),
-        Function::new("unbase64", &[Str], Body::Binary(unbase64)),
-        Function::new("hex", &[Any], Body::Arrays(hex_type, hex)),
-        Function::new("unhex", &[Str], Body::Binary(|r| Ok(unhex(r.str(0))))),
-        Function::new("encode", &[Str, Str], Body::Binary(encode)),
-        Function::new("decode", &[Any], Body::Arrays(decode_type, decode)).variadic(),
-        Function::library("url_encode", &[Str], url::url_encode()),
-        Function::library("url_decode", &[Str], url::url_decode()),
-        Function::library("try_url_decode", &[Str], url::try_url_decode()),
-        Function::new("parse_url", &[Str, Str, Str], Body::Text(super::url::part)).optional(1).also(&["try_parse_url"]),
     ]
 }
 
@@ -395,25 +379,7 @@ fn elt(row: &Row<'_>) -> Answer<String> {
 }
 
 fn levenshtein(row: &Row<'_>) -> Answer<i32> {
-    let (a, b): (Vec<char>, Vec<char>) = (row.str(0).chars().collect(), row.str(1).chars().collect());
-    let mut distances: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let above = distances.get(j + 1).copied().unwrap_or_default();
-            let cheapest = (diagonal + usize::from(ca != cb)).min(above + 1).min(left + 1);
-            if let Some(cell) = distances.get_mut(j) {
-                *cell = left;
-            }
-            diagonal = above;
-            left = cheapest;
-        }
-        if let Some(cell) = distances.last_mut() {
-            *cell = left;
-        }
-    }
-    let distance = i32::try_from(distances.last().copied().unwrap_or_default()).unwrap_or(i32::MAX);
+    let distance = i32::try_from(strsim::levenshtein(row.str(0), row.str(1))).unwrap_or(i32::MAX);
     Ok(Some(if row.count() > 2 && distance > row.int(2) { -1 } else { distance }))
 }
 
@@ -516,286 +482,4 @@ enum Piece {
     Literal(char),
     One,
     Many,
-}
-
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-pub(super) fn base64_text(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or_default());
-        let group = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for i in 0..4 {
-            let sextet = usize::try_from(group >> (18 - 6 * i) & 63).unwrap_or_default();
-            out.push(if i <= chunk.len() { BASE64.get(sextet).map_or('=', |b| char::from(*b)) } else { '=' });
-        }
-    }
-    out
-}
-
-fn unbase64(row: &Row<'_>) -> Answer<Vec<u8>> {
-    match from_base64(row.str(0)) {
-        Some(bytes) => Ok(Some(bytes)),
-        None => Err(fault("CONVERSION_INVALID_INPUT", format!("'{}' is no base64", row.str(0)))),
-    }
-}
-
-pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    let (mut group, mut bits) = (0u32, 0);
-    for c in text.bytes().filter(|b| !b.is_ascii_whitespace() && *b != b'=') {
-        let value = BASE64.iter().position(|b| *b == c)?;
-        group = group << 6 | u32::try_from(value).ok()?;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            out.push(u8::try_from(group >> bits & 0xff).ok()?);
-        }
-    }
-    Some(out)
-}
-
-pub(super) fn hex_text(bytes: &[u8], upper: bool) -> String {
-    bytes.iter().map(|b| if upper { format!("{b:02X}") } else { format!("{b:02x}") }).collect()
-}
-
-fn hex_type(asked: &Asked<'_>) -> Result<Typed> {
-    let given = asked.of(0)?;
-    let argument = match given {
-        t if binary(t) => DataType::Binary,
-        t if text(t) || t.is_null() => DataType::Utf8,
-        t if integral(t) || decimal(t) || t.is_floating() => DataType::Int64,
-        other => return plan_err!("hex takes a number, text or binary, not {other}"),
-    };
-    Ok(Typed { arguments: vec![argument], result: DataType::Utf8 })
-}
-
-fn hex(call: &Call<'_>) -> Result<ArrayRef> {
-    let mut builder = StringBuilder::new();
-    for row in (0..call.rows).map(|index| call.row(index)) {
-        let whole = row.at(0).is_some_and(|(array, _)| *array.data_type() == DataType::Int64);
-        builder.append_option(
-            (!row.null(0)).then(|| if whole { format!("{:X}", row.long(0)) } else { hex_text(row.bytes(0), true) }),
-        );
-    }
-    Ok(Arc::new(builder.finish()))
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> =
-        text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect::<Option<Vec<u8>>>()?;
-    let odd = digits.len() % 2;
-    let padded: Vec<u8> = std::iter::repeat_n(0, odd).chain(digits).collect();
-    Some(padded.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
-}
-
-fn charset(name: &str) -> Result<String> {
-    let upper = name.to_ascii_uppercase();
-    match upper.as_str() {
-        "US-ASCII" | "ISO-8859-1" | "UTF-8" | "UTF-16BE" | "UTF-16LE" | "UTF-16" | "UTF-32" => Ok(upper),
-        _ => Err(fault("INVALID_PARAMETER_VALUE.CHARSET", format!("there is no charset {name}"))),
-    }
-}
-
-fn encode(row: &Row<'_>) -> Answer<Vec<u8>> {
-    let text = row.str(0);
-    let single = |limit: u32| -> Answer<Vec<u8>> {
-        text.chars()
-            .map(|c| match u8::try_from(u32::from(c)) {
-                Ok(byte) if u32::from(byte) < limit => Ok(byte),
-                _ => Err(fault("MALFORMED_CHARACTER_CODING", format!("'{c}' is not in {}", row.str(1)))),
-            })
-            .collect::<Result<Vec<u8>>>()
-            .map(Some)
-    };
-    match charset(row.str(1))?.as_str() {
-        "UTF-8" => Ok(Some(text.as_bytes().to_vec())),
-        "US-ASCII" => single(128),
-        "ISO-8859-1" => single(256),
-        "UTF-16LE" => Ok(Some(text.encode_utf16().flat_map(u16::to_le_bytes).collect())),
-        "UTF-16BE" => Ok(Some(text.encode_utf16().flat_map(u16::to_be_bytes).collect())),
-        "UTF-16" => Ok(Some([0xfe, 0xff].into_iter().chain(text.encode_utf16().flat_map(u16::to_be_bytes)).collect())),
-        _ => Ok(Some(text.chars().flat_map(|c| u32::from(c).to_be_bytes()).collect())),
-    }
-}
-
-/// `decode(bytes, charset)`, or `decode(value, search, result, …, default)`.
-fn decode_type(asked: &Asked<'_>) -> Result<Typed> {
-    let count = asked.types.len();
-    if count == 2 {
-        return Ok(Typed { arguments: vec![DataType::Binary, DataType::Utf8], result: DataType::Utf8 });
-    }
-    if count < 2 {
-        return plan_err!("decode takes at least 2 arguments, not {count}");
-    }
-    let is_result = |index: usize| index > 0 && (index.is_multiple_of(2) || index == count - 1);
-    let ansi = asked.settings.ansi;
-    let among = |results: bool| {
-        common(asked.types.iter().enumerate().filter(|(i, _)| is_result(*i) == results).map(|(_, t)| t), ansi)
-    };
-    match (among(false), among(true)) {
-        (Some(searched), Some(result)) => Ok(Typed {
-            arguments: (0..count).map(|i| if is_result(i) { result.clone() } else { searched.clone() }).collect(),
-            result,
-        }),
-        _ => plan_err!("the arguments of decode have no type in common"),
-    }
-}
-
-fn decode(call: &Call<'_>) -> Result<ArrayRef> {
-    let count = call.arguments.len();
-    if count == 2 {
-        let mut builder = StringBuilder::new();
-        for row in (0..call.rows).map(|index| call.row(index)) {
-            if row.any_null() {
-                builder.append_null();
-                continue;
-            }
-            builder.append_value(decoded(row.bytes(0), &charset(row.str(1))?));
-        }
-        return Ok(Arc::new(builder.finish()));
-    }
-    let arrays = (0..count).map(|i| call.array(i)).collect::<Result<Vec<_>>>()?;
-    let (Some(value), results) = (arrays.first(), &arrays) else { return plan_err!("decode of nothing") };
-    let mut equal = Vec::new();
-    let mut search = 1;
-    while search + 1 < count {
-        if let Some(searched) = arrays.get(search) {
-            equal.push((arrow::compute::kernels::cmp::not_distinct(value, searched)?, search + 1));
-        }
-        search += 2;
-    }
-    let default = count.is_multiple_of(2).then_some(count - 1);
-    let null = arrow::array::new_null_array(call.result, 1);
-    // The results are of one type, the values searched for of another.
-    let chosen = |place: usize| results.get(place).map_or(null.as_ref(), AsRef::as_ref);
-    let of: Vec<usize> = equal.iter().map(|(_, result)| *result).chain(default).collect();
-    let mut sources: Vec<&dyn Array> = of.iter().map(|place| chosen(*place)).collect();
-    sources.push(null.as_ref());
-    let none = of.len();
-    let places: Vec<(usize, usize)> = (0..call.rows)
-        .map(|row| match equal.iter().position(|(mask, _)| mask.value(row)) {
-            Some(found) => (found, row),
-            None => default.map_or((none, 0), |_| (none - 1, row)),
-        })
-        .collect();
-    Ok(arrow::compute::interleave(&sources, &places)?)
-}
-
-fn decoded(bytes: &[u8], charset: &str) -> String {
-    let units = |big: bool, bytes: &[u8]| -> String {
-        let units: Vec<u16> = bytes
-            .chunks(2)
-            .map(|pair| {
-                let byte = |i: usize| pair.get(i).copied().unwrap_or_default();
-                if big { u16::from_be_bytes([byte(0), byte(1)]) } else { u16::from_le_bytes([byte(0), byte(1)]) }
-            })
-            .collect();
-        String::from_utf16_lossy(&units)
-    };
-    match charset {
-        "UTF-16LE" => units(false, bytes),
-        "UTF-16BE" => units(true, bytes),
-        "UTF-16" => match bytes {
-            [0xff, 0xfe, rest @ ..] => units(false, rest),
-            [0xfe, 0xff, rest @ ..] => units(true, rest),
-            rest => units(true, rest),
-        },
-        "ISO-8859-1" => bytes.iter().map(|b| char::from(*b)).collect(),
-        "US-ASCII" => bytes.iter().map(|b| if b.is_ascii() { char::from(*b) } else { '\u{fffd}' }).collect(),
-        "UTF-32" => bytes
-            .chunks(4)
-            .map(|quad| {
-                let code = quad.iter().fold(0u32, |code, byte| code << 8 | u32::from(*byte));
-                char::from_u32(code).unwrap_or('\u{fffd}')
-            })
-            .collect(),
-        _ => String::from_utf8_lossy(bytes).into_owned(),
-    }
-}
-
-fn format_number_type(asked: &Asked<'_>) -> Result<Typed> {
-    let number = match asked.of(0)? {
-        t if decimal(t) => t.clone(),
-        t if integral(t) => DataType::Int64,
-        _ => double(),
-    };
-    Ok(Typed { arguments: vec![number, DataType::Int32], result: DataType::Utf8 })
-}
-
-fn format_number(call: &Call<'_>) -> Result<ArrayRef> {
-    let mut builder = StringBuilder::new();
-    for row in (0..call.rows).map(|index| call.row(index)) {
-        let places = usize::try_from(row.int(1)).ok();
-        let (Some(places), false) = (places, row.any_null()) else {
-            builder.append_null();
-            continue;
-        };
-        let Some((array, at)) = row.at(0) else { continue };
-        let exact = match array.data_type() {
-            DataType::Decimal128(_, scale) => {
-                show::decimal(array.as_primitive::<arrow::datatypes::Decimal128Type>().value(at), *scale)
-            }
-            DataType::Int64 => row.long(0).to_string(),
-            _ if row.double(0).is_nan() => {
-                builder.append_value("NaN");
-                continue;
-            }
-            _ if row.double(0).is_infinite() => {
-                builder.append_value(if row.double(0) > 0.0 { "∞" } else { "-∞" });
-                continue;
-            }
-            _ => exact_decimal(row.double(0)),
-        };
-        builder.append_value(grouped(&exact, places));
-    }
-    Ok(Arc::new(builder.finish()))
-}
-
-/// All digits that a double has.
-fn exact_decimal(value: f64) -> String {
-    format!("{value:.1074}")
-}
-
-/// A plain decimal rounded half to even, with commas between thousands.
-fn grouped(exact: &str, places: usize) -> String {
-    let (negative, digits) = match exact.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, exact),
-    };
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let kept: String = fraction.chars().chain(std::iter::repeat('0')).take(places).collect();
-    let dropped = fraction.get(places.min(fraction.len())..).unwrap_or_default();
-    let mut all: Vec<u8> = whole.bytes().chain(kept.bytes()).collect();
-    let half = dropped.starts_with('5') && dropped.bytes().skip(1).all(|b| b == b'0');
-    let odd = all.last().is_some_and(|b| (b - b'0') % 2 == 1);
-    if (dropped.as_bytes().first().is_some_and(|b| *b >= b'5') && !half) || (half && odd) {
-        let mut carry = true;
-        for digit in all.iter_mut().rev() {
-            if !carry {
-                break;
-            }
-            carry = *digit == b'9';
-            *digit = if carry { b'0' } else { *digit + 1 };
-        }
-        if carry {
-            all.insert(0, b'1');
-        }
-    }
-    let whole_length = all.len() - places;
-    let mut out = String::new();
-    if negative {
-        out.push('-');
-    }
-    for (index, digit) in all.iter().take(whole_length).enumerate() {
-        if index > 0 && (whole_length - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(char::from(*digit));
-    }
-    if places > 0 {
-        out.push('.');
-        out.extend(all.iter().skip(whole_length).map(|b| char::from(*b)));
-    }
-    out
 }

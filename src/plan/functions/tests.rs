@@ -280,6 +280,45 @@ fn recorded_cases_hold_without_ansi() {
     check(false);
 }
 
+/// Feeds a function what no calendar can count: an answer or a fault of the row, never an overflow.
+#[test]
+fn days_and_intervals_beyond_all_calendars_do_not_panic() {
+    let far = [
+        "CAST({} AS TIMESTAMP)",
+        "CAST({} AS TIMESTAMP_NTZ)",
+        "trunc({}, 'YEAR')",
+        "date_trunc('DAY', {})",
+        "year({})",
+        "date_part('DAY', {})",
+        "to_json(named_struct('d', {}), map('dateFormat', 'yyyy'))",
+        "{} + INTERVAL 2000000000 DAYS",
+        "{} - INTERVAL 2000000000 DAYS",
+        "date_add({}, 2147483647)",
+        "add_months({}, 2147483647)",
+        "datediff({}, DATE'1970-01-01')",
+        "dateadd(YEAR, 2147483647, {})",
+        "timestampadd(MONTH, 2147483647, {})",
+        "last_day({})",
+        "next_day({}, 'MON')",
+        "date_format({}, 'yyyy')",
+        "months_between({}, DATE'1970-01-01')",
+        "sequence({}, {}, INTERVAL 2000000000 DAYS)",
+        "CAST({} AS STRING)",
+        "unix_date({})",
+    ];
+    let days = Arc::new(arrow::array::Date32Array::from(vec![i32::MIN, -719_529, 0, 2_932_897, i32::MAX]));
+    let batch =
+        RecordBatch::try_new(Arc::new(Schema::new(vec![Field::new("d", DataType::Date32, true)])), vec![days]).unwrap();
+    for ansi in [true, false] {
+        let evaluator = Evaluator::new(ansi);
+        for pattern in far {
+            let text = pattern.replace("{}", "d");
+            let planned = evaluator.rows(&text, &batch);
+            assert!(planned.is_ok(), "{text}: {}", planned.err().unwrap());
+        }
+    }
+}
+
 /// Names that are called in the recorded expressions.
 fn called() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
