@@ -300,7 +300,7 @@ fn lower_dataset(
                 let node = lowering.lower(plan, judged_wall).map_err(|e| e.dataset(name).flow(&flow.flow.name))?;
                 walls.append(&mut lowering.walls);
                 lints.append(&mut lowering.lints);
-                node.leaves(&mut |input| note(&mut upstream, input));
+                node.leaves(&mut |input, _| note(&mut upstream, input));
                 lowering.inlined.iter().for_each(|input| note(&mut upstream, *input));
                 flows.push((flow.flow.name.clone(), node));
             }

@@ -24,7 +24,7 @@ mod syntax;
 pub(crate) mod tests;
 mod unique;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -366,6 +366,25 @@ pub struct CdcFlow {
     pub truncate: Option<Arc<dyn PhysicalExpr>>,
 }
 
+impl Plan {
+    /// The columns of a source that something reads.
+    pub fn used(&self, source: usize) -> BTreeSet<usize> {
+        let mut used = BTreeSet::new();
+        let mut note = |input: Input, columns: &[usize]| {
+            if input == Input::Source(source) {
+                used.extend(columns);
+            }
+        };
+        for dataset in &self.datasets {
+            match &dataset.feed {
+                Feed::Append(flows) => flows.iter().for_each(|(_, node)| node.leaves(&mut note)),
+                Feed::Cdc(cdc) => cdc.flows.iter().for_each(|flow| flow.input.leaves(&mut note)),
+            }
+        }
+        used
+    }
+}
+
 impl Node {
     /// Columns on the outgoing edge.
     pub fn schema(&self) -> &SchemaRef {
@@ -379,10 +398,10 @@ impl Node {
         }
     }
 
-    /// Calls `f` on every leaf.
-    pub fn leaves(&self, f: &mut impl FnMut(Input)) {
+    /// Calls `f` on every leaf, with the columns that it keeps.
+    pub fn leaves(&self, f: &mut impl FnMut(Input, &[usize])) {
         match self {
-            Node::Read { input, .. } => f(*input),
+            Node::Read { input, columns, .. } => f(*input, columns),
             Node::Map { input, .. } | Node::Clock { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
             Node::Union { inputs, .. } => inputs.iter().for_each(|n| n.leaves(f)),
             Node::Match(node) => {

@@ -116,7 +116,7 @@ fn place(kind: &SourceKind) -> String {
 pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
     fn reads(plan: &Plan, node: &Node, source: usize) -> bool {
         let mut found = false;
-        node.leaves(&mut |input| {
+        node.leaves(&mut |input, _| {
             found |= match input {
                 Input::Source(index) => index == source,
                 // A view between the source and the table.

@@ -1,6 +1,6 @@
 //! Ingress actors: one thread a source and epoch, which reads what the epoch's record names and deals it to the workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -34,6 +34,8 @@ pub struct Ingress {
     pub source: Source,
     /// What to read.
     pub position: Position,
+    /// The columns that something reads.
+    pub used: BTreeSet<usize>,
     /// The epoch.
     pub epoch: u64,
     /// Its wall.
@@ -111,7 +113,7 @@ impl Ingress {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(file) = files.get(at) else { break };
                 let mut all = || {
-                    let mut rows = source.read(file, &self.source.schema)?;
+                    let mut rows = source.read_used(file, &self.source.schema, &self.used)?;
                     for rows in &mut rows {
                         deal.rows(&rows?, None)?;
                     }

@@ -253,6 +253,7 @@ impl Supervisor {
                 index: *index,
                 source: source.clone(),
                 position: position.clone(),
+                used: self.plan.used(*index),
                 epoch,
                 wall_micros,
                 stored,

@@ -5,24 +5,26 @@ use std::io::BufReader;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_avro::reader::{Reader, ReaderBuilder};
 
-use super::columnar::{Batches, ColumnarReader};
+use super::columnar::{Batches, ColumnarReader, missing};
 use super::columns::Reading;
 use super::files::BATCH_ROWS;
 use super::input::Bytes;
 use crate::lake::{Failure, FileId, undamaged};
 
-/// Reads the columns of a schema.
+/// Reads the columns of a schema, a part of the `known` columns of the source.
 pub(super) fn open(
     input: Bytes,
     file: &FileId,
     schema: &SchemaRef,
+    known: &Schema,
     reading: &Reading,
 ) -> Result<ColumnarReader, Failure> {
     undamaged(|| {
         let reader = reader(input)?;
         let found = reader.schema();
         let batches: Batches = Box::new(reader.map(|x| x.map_err(Into::into)));
-        Ok(ColumnarReader::new(batches, &found, file, schema, reading))
+        missing(known.fields(), found.fields(), reading);
+        Ok(ColumnarReader::new(batches, file, schema, reading))
     })
 }
 

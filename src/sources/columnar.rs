@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringBuilder, new_null_array};
-use arrow::datatypes::{DataType, Fields, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Fields, SchemaRef};
 use arrow::json::LineDelimitedWriter;
 
 use super::columns::Reading;
@@ -25,9 +25,7 @@ pub(super) struct ColumnarReader {
 }
 
 impl ColumnarReader {
-    /// For batches of the columns `found`; takes note of those that the schema lacks.
-    pub(super) fn new(inner: Batches, found: &Schema, file: &FileId, schema: &SchemaRef, reading: &Reading) -> Self {
-        missing(schema.fields(), found.fields(), "", reading);
+    pub(super) fn new(inner: Batches, file: &FileId, schema: &SchemaRef, reading: &Reading) -> Self {
         ColumnarReader {
             inner,
             schema: Arc::clone(schema),
@@ -79,13 +77,17 @@ impl ColumnarReader {
 }
 
 /// Takes note of the fields of a file that a schema lacks.
-fn missing(schema: &Fields, found: &Fields, inside: &str, reading: &Reading) {
+pub(super) fn missing(known: &Fields, found: &Fields, reading: &Reading) {
+    missing_in(known, found, "", reading);
+}
+
+fn missing_in(known: &Fields, found: &Fields, inside: &str, reading: &Reading) {
     for field in found {
-        match position(schema, field.name()).and_then(|at| schema.get(at)) {
+        match position(known, field.name()).and_then(|at| known.get(at)) {
             None => reading.miss(inside, field.name()),
-            Some(known) => {
-                if let (DataType::Struct(known), DataType::Struct(found)) = (known.data_type(), field.data_type()) {
-                    missing(known, found, &format!("{inside}{}.", field.name()), reading);
+            Some(same) => {
+                if let (DataType::Struct(known), DataType::Struct(found)) = (same.data_type(), field.data_type()) {
+                    missing_in(known, found, &format!("{inside}{}.", field.name()), reading);
                 }
             }
         }

@@ -1,12 +1,14 @@
 //! Files as a source: listing, inferring a schema, reading records.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arrow::array::new_null_array;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 
 use super::columns::{Reading, utc, with_field};
@@ -291,19 +293,33 @@ impl FileSource {
     /// `MALFORMED_RECORD` (external), naming file and line, in the mode FAILFAST, and with [`NEW_COLUMNS`] or
     /// `UNKNOWN_FIELD` (external) where the schema lacks columns that it is to get, or must have.
     pub fn read(&self, file: &FileId, schema: &SchemaRef) -> Result<FileReader> {
+        self.read_used(file, schema, &(0..schema.fields().len()).collect())
+    }
+
+    /// As [`read`](Self::read), with nulls for what is not `used`, as far as that saves reading it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_used(&self, file: &FileId, schema: &SchemaRef, used: &BTreeSet<usize>) -> Result<FileReader> {
         let rescued = self.options.rescued_column.as_deref().unwrap_or(RESCUED);
         let special = |name: &str| {
             schema.fields().iter().position(|x| x.name().eq_ignore_ascii_case(name) && x.data_type() == &DataType::Utf8)
         };
+        let columnar = matches!(self.format, Format::Parquet | Format::Avro | Format::Binary);
         let reading = Reading {
             instants: self.options.instants()?,
-            rescue: special(rescued).is_some(),
+            rescue: special(rescued).is_some_and(|at| !columnar || used.contains(&at)),
             exact: special(rescued).is_some() && self.options.case_sensitive,
             unknown: matches!(self.evolution, Evolution::AddNewColumns | Evolution::FailOnNewColumns)
                 .then(|| RefCell::new(Default::default())),
         };
         let reading = Rc::new(reading);
-        let constants = partitions::values(self.place.root(), file, self.partitions(), schema, &reading)?;
+        let mut constants = partitions::values(self.place.root(), file, self.partitions(), schema, &reading)?;
+        if columnar && !reading.rescue {
+            let fields =
+                schema.fields().iter().enumerate().filter(|(i, field)| !used.contains(i) && field.name() != METADATA);
+            constants.extend(fields.map(|(i, field)| (i, new_null_array(field.data_type(), 1))));
+        }
         let special = Special { corrupt: special(&self.options.corrupt_column), rescued: special(rescued), constants };
         let input = match self.open(file) {
             Ok(input) => Some(input),

@@ -6,17 +6,18 @@ use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::columnar::{Batches, ColumnarReader};
+use super::columnar::{Batches, ColumnarReader, missing};
 use super::columns::Reading;
 use super::files::BATCH_ROWS;
 use crate::lake::types::position;
 use crate::lake::{Failure, FileId, undamaged};
 
-/// Reads the columns of a schema, or all of them where what does not fit is rescued.
+/// Reads the columns of a schema, a part of the `known` columns of the source, or all of them where what does not fit is rescued.
 pub(super) fn open(
     input: File,
     file: &FileId,
     schema: &SchemaRef,
+    known: &Schema,
     reading: &Reading,
 ) -> Result<ColumnarReader, Failure> {
     undamaged(|| {
@@ -31,7 +32,8 @@ pub(super) fn open(
             builder.with_projection(mask)
         };
         let batches: Batches = Box::new(builder.with_batch_size(BATCH_ROWS).build()?.map(|x| x.map_err(Into::into)));
-        Ok(ColumnarReader::new(batches, &found, file, schema, reading))
+        missing(known.fields(), found.fields(), reading);
+        Ok(ColumnarReader::new(batches, file, schema, reading))
     })
 }
 

@@ -86,10 +86,10 @@ impl FileReader {
                 Ok(Inner::Text(Box::new(TextReader::open(input, options)), rows()?))
             }
             (Format::Avro, Some(Input::Bytes(input))) => {
-                avro::open(input, file, &stored, &reading).map(Inner::Columnar).map_err(broken)
+                avro::open(input, file, &stored, schema, &reading).map(Inner::Columnar).map_err(broken)
             }
             (Format::Parquet, Some(Input::File(input))) => {
-                parquet::open(input, file, &stored, &reading).map(Inner::Columnar).map_err(broken)
+                parquet::open(input, file, &stored, schema, &reading).map(Inner::Columnar).map_err(broken)
             }
             (Format::Binary, Some(Input::File(input))) => Ok(Inner::Binary(Some(input))),
             _ => Err(Error::internal("a file was opened for another format")),

@@ -165,7 +165,7 @@ fn every_format_packing_and_encoding_in_one_pipeline() {
     assert_rows("text", &project.rows("SELECT value FROM texts"), &[json!({"value": "one"}), json!({"value": "two"})]);
     let files = project.rows("SELECT length, content, path LIKE '%/files/a.bin' AS found FROM files");
     assert_rows("binary", &files, &[json!({"length": 3, "content": "00ff07", "found": true})]);
-    let events = project.rows("SELECT id, name, at, tags[0] AS tag FROM events");
+    let events = project.rows("SELECT id, name, at, get(tags, 0) AS tag FROM events");
     let at = "1970-01-01T00:00:00.001Z";
     assert_rows(
         "avro",
@@ -315,6 +315,44 @@ fn a_file_that_cannot_be_read_may_be_passed_over() {
     let report = project.run(1).unwrap();
     assert_eq!(report.sources.values().map(|x| x.corrupt_files).sum::<u64>(), 1);
     assert!(project.rows("SELECT id FROM t").is_empty());
+}
+
+#[test]
+fn of_files_with_columns_only_those_are_read_that_something_asks_for() {
+    use arrow::array::{Int64Array, RecordBatch, StringArray};
+    let project = Project::new(
+        "CREATE STREAMING TABLE t AS SELECT id, part FROM STREAM read_files('landing/t', format => 'parquet',
+           schema => 'junk INT, id BIGINT, part STRING, more DATE');",
+    );
+    let batch = RecordBatch::try_from_iter([
+        ("id", std::sync::Arc::new(Int64Array::from(vec![1, 2])) as _),
+        ("junk", std::sync::Arc::new(StringArray::from(vec!["no", "number"])) as _),
+    ])
+    .unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    put(&project, "t/part=x/a.parquet", writer.into_inner().unwrap());
+    project.run(2).unwrap();
+    let rows = project.rows("SELECT * FROM t");
+    assert_rows("projected", &rows, &[json!({"id": 1, "part": "x"}), json!({"id": 2, "part": "x"})]);
+}
+
+#[test]
+fn a_full_refresh_that_meets_new_columns_is_made_once() {
+    let project = bronze(", format => 'json', maxFilesPerTrigger => 1");
+    project.land("t", "a", &[json!({"id": 1})]);
+    project.run(1).unwrap();
+    project.land("t", "b", &[json!({"id": 2, "b": "x"})]);
+    project.land("t", "c", &[json!({"id": 3, "c": "x"})]);
+    let selection = silverflow::runtime::Selection { full_refresh: vec!["t".into()], ..Default::default() };
+    let report = project.run_with(&RunOptions { selection, ..RunOptions::default() }).unwrap();
+    assert_eq!(report.epochs.len(), 1);
+    let rows = project.rows("SELECT id, b, c FROM t");
+    let row = |id: i64, b: Value, c: Value| json!({"id": id, "b": b, "c": c});
+    let none = Value::Null;
+    let expected = [row(1, none.clone(), none.clone()), row(2, json!("x"), none.clone()), row(3, none, json!("x"))];
+    assert_rows("refreshed", &rows, &expected);
+    assert!(!project.run(1).unwrap().changed());
 }
 
 /// The bytes of the epoch log that a run writes.
