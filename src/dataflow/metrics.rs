@@ -46,6 +46,18 @@ pub struct RuleCounts {
 }
 
 impl Counts {
+    /// What is told with a commit, beside what the commit itself does. A net count below zero is left out.
+    pub fn metrics(&self) -> BTreeMap<String, u64> {
+        let counts = [
+            ("numInputRows", self.yielded),
+            ("numQuarantinedRows", self.quarantined),
+            ("numDroppedRows", self.dropped),
+            ("numWithdrawnRows", self.withdrawn),
+        ];
+        let told = counts.into_iter().filter_map(|(name, count)| Some((name.to_owned(), u64::try_from(count).ok()?)));
+        told.collect()
+    }
+
     /// Adds another worker's or epoch's counts.
     pub fn add(&mut self, other: &Counts) {
         self.yielded += other.yielded;

@@ -45,7 +45,7 @@ pub struct Generation {
 /// A file of a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
-    /// Full path or URL.
+    /// Path; in the log that from the project's folder, if the file lies in it.
     pub path: String,
     /// Bytes.
     pub size: u64,

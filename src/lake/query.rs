@@ -1,5 +1,6 @@
 //! Tables in SQL: the rows of a Delta table at a fixed version, as a DataFusion table.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
@@ -7,6 +8,7 @@ use datafusion::catalog::memory::{MemoryCatalogProvider, MemorySchemaProvider};
 use datafusion::prelude::SessionContext;
 
 use super::storage::Lake;
+use super::table::{Table, files_at};
 use crate::error::{Error, Result};
 use crate::pipeline::TableName;
 
@@ -20,6 +22,20 @@ pub async fn provider(lake: &Lake, location: &str, version: Option<i64>) -> Resu
         Error::external("TABLE_NOT_READABLE", format!("cannot read the table {}", lake.display(location))).caused_by(e)
     })?;
     Ok(Some(provider))
+}
+
+/// Whether a version of a table can still be read as a whole; otherwise its files, or the entries that name them, have been
+/// removed since. Lists the table's folder, and reads its log and its vectors.
+///
+/// # Errors
+/// `TABLE_NOT_READABLE` (external) if not even the newest version can be read; external errors of the storage.
+pub async fn is_kept(lake: &Lake, location: &str, version: i64) -> Result<bool> {
+    let Ok(files) = files_at(lake, location, version).await else {
+        // Damage would show in the newest version as well.
+        return Table::open(lake, location).await.map(|_| false);
+    };
+    let names: BTreeSet<String> = lake.list(location).await?.into_iter().collect();
+    Ok(files.iter().all(|file| names.contains(&file.path)))
 }
 
 /// Registers a dataset's table under its full name, at a version; says whether there is such a table. Catalog and

@@ -17,6 +17,7 @@ pub(crate) mod source;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -64,6 +65,8 @@ pub struct Pipeline {
     pub flows: BTreeMap<String, Flow>,
     /// The definition files by the name that [`Span::file`] bears, to turn positions inside queries and conditions into spans.
     pub sources: BTreeMap<String, Arc<Source>>,
+    /// The project's folder, from which relative paths count.
+    pub root: PathBuf,
 }
 
 /// What a dataset is.

@@ -98,6 +98,7 @@ pub(crate) fn resolve(settings: &Settings, mut declarations: Declarations) -> Re
             .into_iter()
             .map(|source| (source.name().to_owned(), Arc::clone(&source)))
             .collect(),
+        root: settings.root.clone(),
     };
     errors.extend(check(&pipeline));
     if let Some(error) = Error::all(errors) {

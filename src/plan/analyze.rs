@@ -51,7 +51,7 @@ pub fn analyze(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
         let draft = draft(&planner, outside, dataset, &flows, once, &number, &drafts)?;
         drafts.push(draft);
     }
-    assemble(&drafts, &zone, &planner)
+    Ok(Plan { root: pipeline.root.clone(), ..assemble(&drafts, &zone, &planner)? })
 }
 
 /// Whether a view is there for ONCE flows alone, so that what it reads outside is read once, too.

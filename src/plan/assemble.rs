@@ -1,6 +1,7 @@
 //! The physical half of a plan: numbers, private replay points, and queries lowered to nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -106,7 +107,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     retractions(&mut datasets, &numbering.sources);
     decided_rows_grow(&datasets, drafts, &numbering)?;
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
-    Ok(Plan { sources: numbering.sources, datasets, lints })
+    Ok(Plan { sources: numbering.sources, datasets, lints, root: PathBuf::new() })
 }
 
 fn put(slots: &mut [Option<DatasetPlan>], at: usize, plan: DatasetPlan) -> Result<()> {

@@ -25,6 +25,7 @@ pub(crate) mod tests;
 mod unique;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -59,6 +60,8 @@ pub struct Plan {
     pub datasets: Vec<DatasetPlan>,
     /// Mistakes that are not errors.
     pub lints: Vec<PlanLint>,
+    /// The project's folder.
+    pub root: PathBuf,
 }
 
 /// A likely mistake, found while planning.

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use super::definitions::{moved, stays, table_key};
 use super::follow::Look;
 use super::intent::Intent;
+use super::names::name_of;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
@@ -129,7 +130,7 @@ impl Backlog {
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
                     let known = |file: &FileId| {
-                        let before = seen.and_then(|seen| seen.get(&file.path));
+                        let before = seen.and_then(|seen| seen.get(name_of(&plan.root, &file.path)));
                         before.is_some_and(|before| !files.allows_overwrites() || before.is_of(file))
                     };
                     // What is there now is passed over, and that is written down.

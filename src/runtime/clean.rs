@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::names::name_of;
 use crate::error::Result;
 use crate::lake::{FileId, History};
 use crate::plan::{Plan, SourceKind};
@@ -19,7 +20,7 @@ pub(super) fn clean(plan: &Plan, history: &History, now: i64) -> Result<u64> {
         let files = FileSource::new(read)?;
         let (Some((clean, retention)), Some(seen)) = (files.clean(), history.seen(&source.id)) else { continue };
         let due = |file: &FileId| {
-            let known = seen.get(&file.path).filter(|known| known.is_of(file));
+            let known = seen.get(name_of(&plan.root, &file.path)).filter(|known| known.is_of(file));
             let read = known.and_then(|known| history.walls.get(&known.epoch));
             read.and_then(|read| read.checked_add(retention)).is_some_and(|end| end <= now)
         };

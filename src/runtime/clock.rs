@@ -38,7 +38,7 @@ impl RunClock {
     /// How long it is until something changes; none if nothing does, or if the clock stands.
     pub(super) fn until_due(&self) -> Option<Duration> {
         let due = self.due.filter(|_| self.fixed.is_none())?;
-        Some(Duration::from_micros(u64::try_from(due - self.now()).unwrap_or(0)))
+        Some(Duration::from_micros(u64::try_from(due.saturating_sub(self.now())).unwrap_or(0)))
     }
 
     /// The wall of the next epoch, in microseconds since 1970. A machine's clock that was set back stands still until it has

@@ -33,6 +33,8 @@ pub enum ToCommitter {
         batches: Vec<Batch>,
         /// Compare.
         compare: bool,
+        /// Numbers to be kept with the commit.
+        metrics: BTreeMap<String, u64>,
     },
 }
 
@@ -51,6 +53,9 @@ pub struct Committer {
     /// Where the table lies in the lake.
     pub path: String,
 }
+
+/// The changes of an epoch, and numbers about it.
+type Changes = (Vec<Batch>, BTreeMap<String, u64>);
 
 struct Actor {
     id: TableId,
@@ -122,8 +127,8 @@ impl Actor {
             select! {
                 recv(mailbox) -> message => match message {
                     Ok(ToCommitter::Hold(batches)) => self.held.extend(batches),
-                    Ok(ToCommitter::Commit { epoch, batches, compare }) => {
-                        if !self.epoch(epoch, batches, compare, done) {
+                    Ok(ToCommitter::Commit { epoch, batches, compare, metrics }) => {
+                        if !self.epoch(epoch, (batches, metrics), compare, done) {
                             break;
                         }
                         self.start_upkeep();
@@ -139,7 +144,7 @@ impl Actor {
     }
 
     /// Commits an epoch and says so. False if no one listens any more.
-    fn epoch(&mut self, epoch: u64, batches: Vec<Batch>, compare: bool, done: &Sender<CommitDone>) -> bool {
+    fn epoch(&mut self, epoch: u64, changes: Changes, compare: bool, done: &Sender<CommitDone>) -> bool {
         // Readers stand only so many small files and vectors: then the work on them comes first.
         while self.table.is_crowded() {
             self.start_upkeep();
@@ -147,7 +152,7 @@ impl Actor {
                 break;
             }
         }
-        let work = std::panic::AssertUnwindSafe(|| self.commit(epoch, batches, compare));
+        let work = std::panic::AssertUnwindSafe(|| self.commit(epoch, changes, compare));
         let result = std::panic::catch_unwind(work)
             .unwrap_or_else(|_| Err(Error::internal("a commit panicked").dataset(self.table.name()).epoch(epoch)))
             .map(|committed| (committed, self.table.version()));
@@ -157,7 +162,7 @@ impl Actor {
         done.send(CommitDone { table: self.id, result }).is_ok()
     }
 
-    fn commit(&mut self, epoch: u64, batches: Vec<Batch>, compare: bool) -> Result<Option<Committed>> {
+    fn commit(&mut self, epoch: u64, (batches, metrics): Changes, compare: bool) -> Result<Option<Committed>> {
         let name = self.table.name().to_owned();
         let wrong = |e| Error::internal("changes do not fit the table").caused_by(e).dataset(&name).epoch(epoch);
         let (mut inserts, mut deletes): (Vec<RecordBatch>, Vec<RecordBatch>) = (Vec::new(), Vec::new());
@@ -185,8 +190,7 @@ impl Actor {
                 deletes.push(batch?);
             }
         }
-        let committed =
-            self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics: BTreeMap::new() }));
+        let committed = self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics }));
         if let (Err(_), Some(audit)) = (&committed, &mut self.audit) {
             audit.forget();
         }

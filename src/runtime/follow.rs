@@ -17,14 +17,14 @@ use crate::sources::Landing;
 const SETTLED: Duration = Duration::from_secs(2);
 /// Between two looks at a file that may still be being written.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks at everything take this share of the time, where nothing tells of changes, and where the system does.
-const SHARES: (u32, u32) = (100, 1000);
+/// Looks at everything take one part of so many of the time, where nothing tells of changes, and where the system does.
+const SHARES: (u32, u32) = (20, 1000);
 
 /// How a run goes on until it is stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct Continuous {
     /// How often everything is looked at: tables of others, and folders of which the system does not tell what lands. Less
-    /// often where looking is slow: it takes a hundredth of the time at most.
+    /// often where looking is slow: it takes a twentieth of the time at most.
     pub interval: Duration,
 }
 
@@ -103,8 +103,8 @@ impl Follow {
     /// to stop.
     pub(super) fn wait(&mut self, stop: &Stop, due: Option<Duration>) -> bool {
         let share = if self.watch.complete { SHARES.1 } else { SHARES.0 };
-        let next = self.looked + self.interval.max(self.cost * share);
-        let mut idle = next.saturating_duration_since(Instant::now());
+        let period = self.interval.max(self.cost.saturating_mul(share));
+        let mut idle = period.saturating_sub(self.looked.elapsed());
         if self.whole.is_waiting() {
             idle = idle.min(LOOK);
         }
@@ -123,7 +123,7 @@ impl Follow {
                 Notice::Lost => (self.everything, self.stale) = (true, true),
             }
         }
-        self.everything |= Instant::now() >= next;
+        self.everything |= self.looked.elapsed() >= period;
         !stop.is_requested()
     }
 

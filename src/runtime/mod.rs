@@ -25,6 +25,7 @@ mod intent;
 mod lock;
 mod loss;
 mod memory;
+mod names;
 mod optimize;
 mod outside;
 mod preamble;

@@ -43,7 +43,7 @@ pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
 ///
 /// # Errors
 /// `EPOCH_NOT_KEPT` (user) for an epoch that is not complete, or so long ago that it is not known any more what the tables
-/// held then; otherwise as [`query`].
+/// held then, or that files have been removed since; otherwise as [`query`].
 pub fn query_as_of(pipeline: &Pipeline, sql: &str, epoch: u64) -> Result<QueryResult> {
     io()?.block_on(answer(pipeline, sql, Some(epoch)))
 }
@@ -91,6 +91,15 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
             || Error::user("TABLE_NOT_THERE", format!("{table} has not been made yet")).help("run the pipeline first");
         // A table that no complete epoch has changed is as it was made: empty.
         let version = versions.get(key).copied().unwrap_or(0);
+        if let Some(epoch) = as_of
+            && !tables::is_kept(&lake, &lake.table_location(table), version).await?
+        {
+            let message =
+                format!("files that {table} had in epoch {epoch} (version {version}) have been removed since");
+            let help = "ask for a later epoch; the table's property delta.deletedFileRetentionDuration says how long files \
+                        stay that a table has no more";
+            return Err(Error::user("EPOCH_NOT_KEPT", message).help(help).epoch(epoch));
+        }
         let provider =
             tables::provider(&lake, &lake.table_location(table), Some(version)).await?.ok_or_else(missing)?;
         schemas.push(provider.schema());

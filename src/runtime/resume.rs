@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::definitions::{fingerprints, keeper};
+use super::names::found;
 use crate::dataflow::TableId;
 use crate::lake::{Begin, Position};
 use crate::plan::Plan;
@@ -52,14 +53,14 @@ impl Resume {
         let same = open.fingerprints == fingerprints(plan);
         let mut resume = Resume { hold: !same, untouched: held.is_empty(), ..Resume::default() };
         // What a replay point reads is stored at once or not at all.
-        let mut waiting: BTreeMap<usize, Vec<(usize, &Position)>> = BTreeMap::new();
+        let mut waiting: BTreeMap<usize, Vec<(usize, Position)>> = BTreeMap::new();
         for (id, position) in &open.sources {
             let Some((index, source)) = plan.sources.iter().enumerate().find(|(_, s)| s.id == *id) else { continue };
             let Some(at) = keeper(plan, index) else { continue };
             if held.contains(&TableId::Rows(at)) {
                 *resume.stored.entry(at).or_default() |= source.kind.retracts();
             } else {
-                waiting.entry(at).or_default().push((index, position));
+                waiting.entry(at).or_default().push((index, found(&plan.root, position)));
             }
         }
         // Derived tables may have been made with or without what is not stored.
@@ -85,7 +86,7 @@ impl Resume {
                 resume.returned.extend(ids);
                 resume.stray.extend(tables.iter().filter(|table| held.contains(table)));
             } else {
-                resume.again.extend(sources.into_iter().map(|(index, position)| (index, position.clone())));
+                resume.again.extend(sources);
             }
         }
         if resume.stored.is_empty() && derived.is_empty() && (!same || !resume.returned.is_empty()) {

@@ -10,7 +10,7 @@ use super::definitions::{table_key, table_of};
 use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::changed;
-use crate::dataflow::TableId;
+use crate::dataflow::{Counts, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Begin, Complete};
 use crate::plan::Feed;
@@ -75,7 +75,8 @@ impl Supervisor {
                     continue;
                 }
                 let compare = compare.contains(&table);
-                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare })?;
+                let metrics = computed.counts.get(&index).map(Counts::metrics).unwrap_or_default();
+                self.hand_over(table, ToCommitter::Commit { epoch, batches, compare, metrics })?;
                 open += 1;
             }
             let mut failed = Vec::new();

@@ -19,6 +19,7 @@ use super::hydrate::{Hydration, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::intent::Intent;
 use super::lock::RunLock;
+use super::names::logged;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::tables::Tables;
@@ -200,7 +201,10 @@ impl Supervisor {
         let mut begin = Begin {
             epoch,
             wall_micros: wall,
-            sources: share.iter().filter_map(|(i, p)| Some((source(i)?.id.clone(), p.clone()))).collect(),
+            sources: share
+                .iter()
+                .filter_map(|(i, p)| Some((source(i)?.id.clone(), logged(&self.plan.root, p))))
+                .collect(),
             once: share.keys().filter_map(source).filter(|s| s.once).map(|s| s.id.clone()).collect(),
             ..Begin::default()
         };

@@ -39,6 +39,29 @@ fn every_table_is_shown_as_it_was_at_the_end_of_an_epoch() {
     assert_eq!(project.query_as_of(queries[0], 0).unwrap_err().code(), "EPOCH_NOT_KEPT");
 }
 
+#[test]
+fn an_epoch_whose_files_are_gone_is_said_to_be() {
+    let retention = "TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 seconds') AS\nSELECT o.*";
+    let project = Project::new(&PIPELINE.replace("AS\nSELECT o.*", retention));
+    let sql = "SELECT id FROM orders_quarantine";
+    project.land("customers", "a", &[json!({"id": 1})]);
+    for round in 0..8i64 {
+        let rows = [json!({"id": round, "customer": 1}), json!({"id": 100 + round, "customer": 10 + round})];
+        project.land("orders", &format!("r{round}"), &rows);
+        project.land("customers", &format!("r{round}"), &[json!({"id": 9 + round})]);
+        project.run(1).unwrap();
+    }
+    assert_eq!(project.query_as_of(sql, 2).unwrap().len(), 1);
+    project.optimize(true);
+    let error = project.query_as_of(sql, 2).unwrap_err();
+    assert_eq!((error.code(), error.fault().exit_code()), ("EPOCH_NOT_KEPT", 2), "{error}");
+    for part in ["main.default.orders_quarantine", "removed since", "deletedFileRetentionDuration"] {
+        assert!(error.to_string().contains(part), "{part} is missing in {error}");
+    }
+    assert_rows("the last epoch", &project.query_as_of(sql, 8).unwrap(), &project.rows(sql));
+    assert_eq!(project.query_as_of("SELECT id FROM customers", 2).unwrap().len(), 3);
+}
+
 const LOOKED_UP: &str = "
 CREATE STREAMING TABLE customer_events AS SELECT * FROM STREAM read_files('landing/customers', format => 'json',
   schema => 'id BIGINT, s BIGINT, op STRING');

@@ -23,7 +23,10 @@ struct Following {
 impl Following {
     fn start(project: &Project, more: &[&str]) -> Following {
         let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
-        command.args(["run", "--continuous", "--interval", "20ms", "--json", "--workers", "2"]).args(more);
+        command.args(["run", "--continuous", "--json", "--workers", "2"]).args(more);
+        if !more.contains(&"--interval") {
+            command.args(["--interval", "20ms"]);
+        }
         command.current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (epochs, errors): (Arc<Mutex<Vec<Value>>>, Arc<Mutex<String>>) = Default::default();
@@ -222,6 +225,66 @@ fn two_signals_end_a_run_at_once_and_the_next_one_goes_on() {
     assert!([0, 130].contains(&code), "{code}: {text}");
     project.run(1).unwrap();
     assert_undisturbed(&project, "two signals");
+}
+
+/// Nothing lands, and yet there is an epoch when a row's moment comes.
+#[test]
+fn what_falls_due_comes_without_input() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files('landing/raw', format => 'json',
+           schema => 'id BIGINT, at TIMESTAMP');
+         CREATE STREAMING TABLE due (CONSTRAINT past EXPECT (at <= current_timestamp()) ON VIOLATION QUARANTINE)
+           AS SELECT * FROM STREAM(raw);",
+    );
+    let at = chrono::Utc::now() + chrono::TimeDelta::seconds(3);
+    project.land(
+        "raw",
+        "a",
+        &[json!({"id": 1, "at": at.to_rfc3339()}), json!({"id": 2, "at": "2020-01-01T00:00:00Z"})],
+    );
+    let mut run = Following::start(&project, &["--interval", "10m"]);
+    run.until_files(1);
+    wait_until("the moment comes", || run.epochs.lock().unwrap().len() == 2);
+    assert!(chrono::Utc::now() >= at);
+    assert_eq!(project.rows("SELECT id FROM due").len(), 2);
+    run.signal("TERM");
+    assert_eq!(run.end().0, 0);
+}
+
+#[test]
+fn new_versions_of_a_table_of_others_are_read_and_a_once_flow_runs_once() {
+    let upstream = project();
+    land(&upstream, 0);
+    upstream.run(1).unwrap();
+    let project = Project::new(
+        "CREATE STREAMING TABLE copy AS SELECT id, s FROM STREAM(up);
+         CREATE STREAMING TABLE filled;
+         CREATE FLOW fill AS INSERT INTO ONCE filled BY NAME
+           SELECT * FROM read_files('landing/old', format => 'json', schema => 'id BIGINT');",
+    );
+    let spec = fs::read_to_string(project.spec()).unwrap();
+    let location = upstream.path("lakehouse/main/default/raw");
+    let spec = format!("{spec}configuration:\n  silverflow.table.up: {}\n", location.display());
+    fs::write(project.spec(), spec).unwrap();
+    project.land("old", "a", &[json!({"id": 1})]);
+    let run = Following::start(&project, &[]);
+    wait_until("the backfill is read", || run.files() == 1);
+    let until = |rows| {
+        wait_until("the table is read", || {
+            run.epochs.lock().unwrap().iter().map(|epoch| epoch["tables"][0]["read"].as_u64().unwrap()).sum::<u64>()
+                >= rows
+        });
+    };
+    for (file, rows) in [(1, 8), (2, 16), (3, 24)] {
+        until(rows);
+        land(&upstream, file);
+        project.land("old", &format!("b{file}"), &[json!({"id": 2})]);
+        upstream.run(1).unwrap();
+    }
+    until(32);
+    run.signal("TERM");
+    assert_eq!(run.end().0, 0);
+    assert_eq!(project.rows("SELECT * FROM filled"), [json!({"id": 1})]);
 }
 
 #[test]

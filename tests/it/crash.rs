@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use silverflow::error::Fault;
 use silverflow::lake::Lake;
 use silverflow::lake::faults::Step;
-use silverflow::runtime::RunOptions;
+use silverflow::runtime::{Continuous, RunOptions, Selection, Stop};
 
 use crate::faults::{Death, EACCES, EIO, ENOSPC, Image, Journal, Steps, Trouble};
 use crate::support::{Dice, Project, difference};
@@ -110,39 +112,69 @@ fn uninterrupted(change: bool) -> Contents {
 
 /// What is wrong after the next run on a storage that a crash has left.
 fn wrong_after(project: &Project, workers: usize, expected: &Contents) -> Option<String> {
+    wrong_after_any(project, workers, std::slice::from_ref(expected))
+}
+
+/// As [`wrong_after`], where the tables may be in one of several states, all of them in the same.
+fn wrong_after_any(project: &Project, workers: usize, expected: &[Contents]) -> Option<String> {
     match project.run_with(&options(workers)) {
         Err(error) => return Some(format!("the next run failed: {error}")),
         Ok(report) if report.last_epoch.is_none() => return Some("the next run did nothing".to_owned()),
         Ok(_) => {}
     }
-    for (table, expected) in expected {
-        let actual = project.stored(&format!("main/default/{table}"));
-        if let Some(difference) = difference(&actual, expected) {
-            return Some(format!("{table}: {difference}"));
-        }
+    let actual = contents(project);
+    if !expected.contains(&actual) {
+        let wrong =
+            |(table, rows): (&&str, &Vec<Value>)| Some(format!("{table}: {}", difference(&actual[*table], rows)?));
+        return Some(expected.iter().flat_map(|expected| expected.iter().filter_map(wrong)).collect());
     }
     project.epochs_twice().map(|twice| format!("committed twice: {twice}"))
 }
 
 /// Puts back state after state and runs the pipeline on each.
 fn check_states(project: &Project, states: &[Image], expected: &Contents) {
-    assert!(states.len() > 25, "only {} states", states.len());
-    for (i, state) in states.iter().enumerate() {
+    check_some_states(project, states, 1, std::slice::from_ref(expected));
+}
+
+/// As [`check_states`], of every `step`th state, where the tables may end in one of several.
+fn check_some_states(project: &Project, states: &[Image], step: usize, expected: &[Contents]) {
+    assert!(states.len() > 20, "only {} states", states.len());
+    for (i, state) in states.iter().enumerate().step_by(step) {
         state.restore(&project.path("lakehouse"));
-        if let Some(wrong) = wrong_after(project, 1 + i % 2, expected) {
+        if (i / step).is_multiple_of(2) {
+            leave_signs_of_life(project);
+        }
+        if let Some(wrong) = wrong_after_any(project, 1 + i % 2, expected) {
             panic!("state {i} of {}: {wrong}\nit was:{}", states.len(), state.describe());
         }
         // The judge costs as much as the run.
-        if i % 4 == 0 {
+        if (i / step).is_multiple_of(4) {
             project.assert_clean(&format!("state {i} of {}", states.len()));
         }
     }
 }
 
-fn recorded(project: &Project) -> Arc<Journal> {
-    let journal = Arc::new(Journal::of(&project.path("lakehouse").canonicalize().unwrap()));
-    project.run_with(&RunOptions { lake: Some(project.watched(journal.clone())), ..options(1) }).unwrap();
+/// What the last run gave and could not take back: its successor takes over from one that died.
+fn leave_signs_of_life(project: &Project) {
+    let lake = project.watched(Arc::new(Death::never()));
+    let Some(last) = crate::support::history(&lake).ok().and_then(|history| history.generation) else { return };
+    let runs = project.path("lakehouse/_silverflow/runs");
+    std::fs::create_dir_all(&runs).unwrap();
+    std::fs::write(runs.join(last.owner.id), "").unwrap();
+}
+
+fn journal(project: &Project) -> Arc<Journal> {
+    Arc::new(Journal::of(&project.path("lakehouse").canonicalize().unwrap()))
+}
+
+fn recorded_with(project: &Project, options: RunOptions) -> Arc<Journal> {
+    let journal = journal(project);
+    project.run_with(&RunOptions { lake: Some(project.watched(journal.clone())), ..options }).unwrap();
     journal
+}
+
+fn recorded(project: &Project) -> Arc<Journal> {
+    recorded_with(project, options(1))
 }
 
 /// A project whose storage is there and empty.
@@ -174,11 +206,66 @@ fn definitions_that_are_edited_between_the_crash_and_the_next_run() {
     check_states(&project, &states, &uninterrupted(true));
 }
 
+/// A run that goes on, to which the second half of the files comes when it has read the first.
+#[test]
+fn a_continuous_run_that_dies_at_any_step() {
+    let project = prepared();
+    let files = ["products", "orders"].map(|feed| project.path(format!("landing/{feed}/b.json")));
+    let hidden = ["products", "orders"].map(|feed| project.path(format!("landing/{feed}/.b.json")));
+    files.iter().zip(&hidden).for_each(|(file, hidden)| std::fs::rename(file, hidden).unwrap());
+    let (stop, read) = (Stop::default(), AtomicU64::new(0));
+    let follow = RunOptions {
+        continuous: Some(Continuous { interval: Duration::from_millis(100) }),
+        stop: stop.clone(),
+        on_epoch: Some(Arc::new(move |epoch| match read.fetch_add(epoch.files, SeqCst) + epoch.files {
+            2 => hidden.iter().zip(&files).for_each(|(hidden, file)| std::fs::rename(hidden, file).unwrap()),
+            4 => stop.request(),
+            _ => {}
+        })),
+        ..options(1)
+    };
+    let states = recorded_with(&project, follow).deaths();
+    check_some_states(&project, &states, 2, &[uninterrupted(false)]);
+}
+
+#[test]
+fn a_full_refresh_that_dies_at_any_step_has_happened_or_has_not() {
+    let project = prepared();
+    project.run_with(&options(1)).unwrap();
+    let before = contents(&project);
+    // Another amount, another product, and one event less.
+    project.land("orders", "b", &[order(1, 20, 1, 6, "U"), order(4, 20, 1, 9, "D"), order(2, 30, 3, 4, "U")]);
+    let refresh = || RunOptions {
+        selection: Selection { full_refresh_all: true, accept_loss: true, ..Selection::default() },
+        ..options(1)
+    };
+    let states = recorded_with(&project, refresh()).deaths();
+    let after = contents(&project);
+    assert!(before.iter().any(|(table, rows)| *rows != after[table]));
+    check_some_states(&project, &states, 1, &[before, after.clone()]);
+    project.run_with(&refresh()).unwrap();
+    assert_eq!(contents(&project), after);
+}
+
+/// The run that takes over from a dead one, and finishes its epoch, dies as well.
+#[test]
+fn a_run_that_dies_while_it_takes_over() {
+    let project = prepared();
+    let expected = [uninterrupted(false)];
+    let first = recorded(&project).deaths();
+    for part in [2, 3] {
+        first[first.len() * part / 5].restore(&project.path("lakehouse"));
+        leave_signs_of_life(&project);
+        let states = recorded(&project).deaths();
+        check_some_states(&project, &states, 3, &expected);
+    }
+}
+
 #[test]
 fn a_process_that_dies_on_an_object_store() {
     let project = prepared();
     let root = project.path("lakehouse").canonicalize().unwrap();
-    let journal = Arc::new(Journal::of(&root));
+    let journal = journal(&project);
     let lake = Lake::watched_objects(&root, journal.clone()).unwrap();
     project.run_with(&RunOptions { lake: Some(lake), ..options(1) }).unwrap();
     check_states(&project, &journal.deaths(), &uninterrupted(false));

@@ -118,13 +118,31 @@ enum Event {
 #[derive(Debug)]
 pub(crate) struct Journal {
     root: PathBuf,
+    /// So many events stand for what was there at the beginning.
+    before: usize,
     events: Mutex<Vec<Event>>,
 }
 
+/// What would have made a folder as it is.
+fn made(folder: &Path, events: &mut Vec<Event>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            events.push(Event::Folder(path.clone()));
+            made(&path, events);
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            events.extend([Event::Create(path.clone()), Event::Write(path.clone(), bytes), Event::SyncFile(path)]);
+        }
+    }
+    events.push(Event::SyncFolder(folder.to_owned()));
+}
+
 impl Journal {
-    /// The journal of the folder at an absolute path.
+    /// The journal of the folder at an absolute path, from now on.
     pub(crate) fn of(root: &Path) -> Journal {
-        Journal { root: root.to_owned(), events: Mutex::default() }
+        let mut events = Vec::new();
+        made(root, &mut events);
+        Journal { root: root.to_owned(), before: events.len(), events: Mutex::new(events) }
     }
 
     /// Every state in which a process that dies can leave the folder, in order: after each step, and in the middle of
@@ -152,8 +170,11 @@ impl Journal {
 
     fn images(&self, mut look: impl FnMut(&Disk, &mut BTreeSet<Visible>, &mut Vec<Image>)) -> Vec<Image> {
         let (mut disk, mut seen, mut images) = (Disk::default(), BTreeSet::new(), Vec::new());
+        let events = self.events.lock().unwrap();
+        let (before, events) = events.split_at(self.before);
+        before.iter().for_each(|event| disk.happen(event));
         look(&disk, &mut seen, &mut images);
-        for event in self.events.lock().unwrap().iter() {
+        for event in events {
             if let Event::Write(path, bytes) = event {
                 disk.happen(&Event::Write(path.clone(), bytes[..bytes.len() / 2].to_vec()));
                 look(&disk, &mut seen, &mut images);

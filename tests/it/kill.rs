@@ -77,6 +77,28 @@ fn rounds() -> usize {
     std::env::var("SILVERFLOW_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
 
+/// What is killed.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Run,
+    Continuous,
+    FullRefresh,
+}
+
+impl Kind {
+    fn any(dice: &mut Dice) -> Kind {
+        [Kind::Run, Kind::Run, Kind::Run, Kind::Run, Kind::Continuous, Kind::FullRefresh][dice.below(6)]
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Kind::Run => &[],
+            Kind::Continuous => &["--continuous", "--interval", "50ms"],
+            Kind::FullRefresh => &["--full-refresh-all"],
+        }
+    }
+}
+
 #[test]
 fn killed_at_random_moments_while_files_arrive() {
     let seed = 7;
@@ -96,30 +118,42 @@ fn killed_at_random_moments_while_files_arrive() {
         if dice.once_in(3) {
             arguments.push("--json".to_owned());
         }
-        // A file lands before the run, or while it looks.
+        let kind = Kind::any(&mut dice);
+        arguments.extend(kind.arguments().iter().map(|&argument| argument.to_owned()));
+        // A file lands before the run, or while it looks; several while a run goes on.
         if dice.once_in(2) {
             land(&project, &mut feed, landed);
             landed += 1;
         }
-        let patience = whole.mul_f64(dice.below(1200) as f64 / 1000.0);
+        let mut patience = whole.mul_f64(dice.below(1200) as f64 / 1000.0);
+        let mut moment = patience.mul_f64(dice.below(1000) as f64 / 1000.0);
+        if let Kind::Continuous = kind {
+            patience += whole / 2;
+            moment = moment.div_f64(3.0).max(whole / 8);
+        }
         let begin = Instant::now();
-        let lander = {
+        let end = {
             let (project, mut feed) = (&project, Dice::new(seed + 2 + round as u64));
-            let moment = patience.mul_f64(dice.below(1000) as f64 / 1000.0);
-            let end = std::thread::scope(|scope| {
+            std::thread::scope(|scope| {
                 let (go, wait) = mpsc::channel::<()>();
-                scope.spawn(move || {
-                    let _ = wait.recv_timeout(moment);
-                    land(project, &mut feed, landed);
+                let lander = scope.spawn(move || {
+                    let mut landed = landed;
+                    loop {
+                        let ended = wait.recv_timeout(moment) != Err(mpsc::RecvTimeoutError::Timeout);
+                        land(project, &mut feed, landed);
+                        landed += 1;
+                        if ended || kind != Kind::Continuous {
+                            return landed;
+                        }
+                    }
                 });
                 let end = run_for(project, &arguments, patience);
                 drop(go);
+                landed = lander.join().unwrap();
                 end
-            });
-            landed += 1;
-            end
+            })
         };
-        match lander {
+        match end {
             End::Killed => killed += 1,
             End::Own(Some(0), _) => whole = (whole + begin.elapsed()) / 2,
             End::Own(code, text) => panic!("seed {seed}, round {round}: ended with {code:?}\n{text}"),

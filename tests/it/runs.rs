@@ -59,7 +59,7 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
 
@@ -294,6 +294,36 @@ fn the_commit_of_a_full_refresh_that_lands_after_it_was_taken_over_is_not_passed
     assert_undisturbed(&project, "the refresh is finished");
     project.assert_clean("the refresh is finished");
     assert!(!project.run(1).unwrap().changed());
+}
+
+/// Moves all there is to another folder.
+fn moved(project: &Project) -> Project {
+    let other = Project::new(SQL);
+    for folder in ["landing", "lakehouse"] {
+        let _ = fs::remove_dir(other.path(folder));
+        fs::rename(project.path(folder), other.path(folder)).unwrap();
+    }
+    other
+}
+
+#[test]
+fn a_project_that_is_moved_reads_nothing_twice() {
+    let project = Project::new(SQL);
+    let mut dice = Dice::new(4);
+    land(&project, &mut dice, 0..3);
+    project.run(1).unwrap();
+    let project = moved(&project);
+    assert!(!project.run(1).unwrap().changed());
+    land(&project, &mut dice, 3..5);
+    assert_eq!(project.run(1).unwrap().files, 2);
+    // The same with an epoch that has only begun.
+    let log = project.path("lakehouse/_silverflow/epochs");
+    fs::remove_file(fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()).unwrap();
+    TABLES.iter().for_each(|table| uncommit(&project, table));
+    let project = moved(&project);
+    let epochs = project.run(1).unwrap().epochs;
+    assert_eq!(epochs, [2], "it was not finished");
+    assert_undisturbed(&project, "moved");
 }
 
 /// Takes back the last commit of a table.

@@ -101,6 +101,33 @@ fn optimize_changes_files_and_no_rows() {
 }
 
 #[test]
+fn a_commit_tells_what_it_did() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE raw (CONSTRAINT positive EXPECT (n > 0) ON VIOLATION QUARANTINE,
+           CONSTRAINT small EXPECT (n < 100) ON VIOLATION DROP ROW)
+         AS SELECT * FROM STREAM read_files('landing/raw', format => 'json', schema => 'n BIGINT');",
+    );
+    project.land("raw", "a", &[3, 4, -5, 500, 6].map(|n| json!({"n": n})));
+    project.run(2).unwrap();
+    for (table, rows) in [("raw", 3), ("raw_quarantine", 1)] {
+        let entry = project.path(format!("lakehouse/main/default/{table}/_delta_log/{:020}.json", 1));
+        let entry = fs::read_to_string(entry).unwrap();
+        let info: serde_json::Value = serde_json::from_str(entry.lines().next().unwrap()).unwrap();
+        let metrics = &info["commitInfo"]["operationMetrics"];
+        for (name, count) in [
+            ("numOutputRows", rows),
+            ("numAddedFiles", 1),
+            ("numRemovedFiles", 0),
+            ("numInputRows", 5),
+            ("numQuarantinedRows", 1),
+            ("numDroppedRows", 1),
+        ] {
+            assert_eq!(metrics[name], json!(count.to_string()), "{table}: {name} in {metrics}");
+        }
+    }
+}
+
+#[test]
 fn files_are_rewritten_while_the_epochs_go_on() {
     let sql = HISTORY.replace("format => 'json',", "format => 'json', maxFilesPerTrigger => 1,");
     let mut dice = Dice::new(7);
