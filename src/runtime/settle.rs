@@ -107,6 +107,11 @@ impl Supervisor {
         self.io.block_on(self.log.complete(&complete))?;
         self.intent.settled(begin, &complete.returned, &plan);
         self.checkpoints.passed();
+        for (source, stats) in &computed.sources {
+            if let Some(source) = plan.sources.get(*source) {
+                self.report.count_source(&source.flow, stats);
+            }
+        }
         for (dataset, counts) in &computed.counts {
             if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
                 self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));
