@@ -26,6 +26,15 @@ use timely::dataflow::operators::Probe;
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
+// As the product has it.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static SETTINGS: &[u8; 34] = b"thp:always,background_thread:true\0";
+
 /// Items of one order.
 const PER_ORDER: u64 = 4;
 

@@ -41,7 +41,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    const OWN: Limits = Limits { fuel: 1 << 14, split: 1 << 15 };
+    const OWN: Limits = Limits { fuel: 1 << 12, split: 1 << 15 };
 
     /// Those of operators that are built on this thread.
     fn here() -> Limits {
