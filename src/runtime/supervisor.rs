@@ -86,6 +86,7 @@ impl Supervisor {
         if self.finish_only {
             return Ok(());
         }
+        let mut prepared = false;
         loop {
             while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
                 if self.stop.is_requested() {
@@ -96,6 +97,9 @@ impl Supervisor {
                 self.checkpoint(false, say)?;
             }
             let Some(follow) = &mut follow else { break };
+            if !std::mem::replace(&mut prepared, true) {
+                self.prepare()?;
+            }
             if !follow.wait(&self.stop, self.clock.until_due()) {
                 break;
             }
