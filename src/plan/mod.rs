@@ -7,10 +7,13 @@ mod cdc;
 mod clock;
 mod context;
 mod draft;
-mod explode;
+mod explain;
 mod fingerprint;
 mod functions;
+mod generate;
+mod generated;
 mod identifiers;
+mod lateral;
 mod lower;
 mod metadata;
 mod moments;
@@ -37,9 +40,10 @@ use crate::pipeline::{Action, DatasetKind, ReadFiles, ReadTable, ScdType, TableN
 pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
-pub use explode::lift_explode;
+pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
 pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub use functions::{Settings, Zone, names as function_names};
+pub use generate::lift_generators;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
@@ -309,6 +313,13 @@ pub enum Step {
     Filter {
         /// Boolean.
         predicate: Arc<dyn PhysicalExpr>,
+    },
+    /// One row an item of a list.
+    Unnest {
+        /// The list, in whose place the item comes. Rows without items go.
+        column: usize,
+        /// Outgoing columns.
+        schema: SchemaRef,
     },
     /// Computes columns.
     Project {

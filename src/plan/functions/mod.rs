@@ -42,6 +42,7 @@ use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
 
 pub(super) use self::cast::SparkCast;
+pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
 pub(super) use self::types::{common, instant, text};
