@@ -37,6 +37,15 @@ impl Supervisor {
         }
     }
 
+    /// Lets the tables of AUTO CDC learn where their rows are while there is nothing else to do.
+    pub(super) fn prepare(&self) -> Result<()> {
+        let merged = |table: &&TableId| match table {
+            TableId::Rows(index) => self.plan.datasets.get(*index).is_some_and(|d| matches!(d.feed, Feed::Cdc(_))),
+            TableId::Quarantine(_) => false,
+        };
+        self.committers.keys().filter(merged).try_for_each(|table| self.hand_over(*table, ToCommitter::Prepare))
+    }
+
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
         let known = self.log.history().stray.iter().chain(&self.foreign);

@@ -88,6 +88,7 @@ impl Supervisor {
         if self.finish_only {
             return Ok(());
         }
+        let mut prepared = false;
         loop {
             let before = self.total.epochs.len();
             while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
@@ -102,6 +103,9 @@ impl Supervisor {
                 self.total.cleaned += clean(&self.plan, self.log.history(), self.clock.now())?;
             }
             let Some(follow) = &mut follow else { break };
+            if !std::mem::replace(&mut prepared, true) {
+                self.prepare()?;
+            }
             if !follow.wait(&self.stop, self.clock.until_due()) {
                 break;
             }
