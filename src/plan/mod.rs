@@ -98,6 +98,9 @@ pub struct Source {
 /// Fingerprints of datasets that decide their rows when they arrive begin with this.
 pub const DECIDED: &str = "arrival ";
 
+/// Labels of private replay points begin with this; the source that they store follows.
+pub const REPLAY: &str = "replay of ";
+
 /// Kind of a source.
 #[derive(Clone, Debug)]
 pub enum SourceKind {
@@ -173,7 +176,7 @@ impl DatasetPlan {
     /// The name that logs, metrics and reports use.
     pub fn label(&self) -> String {
         match &self.stored {
-            Stored::Replay(flow) => format!("replay of {flow}"),
+            Stored::Replay(flow) => format!("{REPLAY}{flow}"),
             _ => self.name.to_string(),
         }
     }

@@ -10,6 +10,7 @@ use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
+use super::definitions::quarantine_key;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
@@ -156,7 +157,7 @@ impl Relations<'_> {
             tables.insert(dataset.name.clone(), dataset.name.to_string());
             let quarantine = dataset.name.quarantine();
             if dataset.quarantines() && !self.pipeline.datasets.contains_key(&quarantine) {
-                tables.insert(quarantine, format!("{} quarantine", dataset.name));
+                tables.insert(quarantine, quarantine_key(&dataset.name.to_string()));
             }
         }
         tables

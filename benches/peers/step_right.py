@@ -1,9 +1,9 @@
 """step_right beside the batch job that a user would run instead: DuckDB over all the feeds, written with delta-rs.
 
-    python benches/peers.py [--orders 250000] [--batches 1] [--workers 2] [--keep DIR]
+    python benches/peers/step_right.py [--orders 250000] [--batches 1] [--workers 2] [--keep DIR]
 
 Both sides read the same Parquet feeds and end with the same five silver tables in Delta; they are compared row by row.
-The batch job computes everything once; silverflow takes the feeds batch by batch and stores bronze, too.
+With several batches, the batch job does everything again after each, silverflow goes on; it stores bronze, too.
 """
 
 import argparse
@@ -15,12 +15,11 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from measured import BINARY, ROOT
 
-import oracle  # noqa: E402
-import plain_batches as plain  # noqa: E402
-from common import copy_batch, report, tables  # noqa: E402
+import oracle
+import plain_batches as plain
+from common import copy_batch, report, tables
 
 
 def make_feeds(folder, orders, batches):
@@ -38,14 +37,16 @@ def make_feeds(folder, orders, batches):
     return folder / "parquet"
 
 
-def batch_job(feeds, target):
-    """The whole pass of DuckDB, with the Delta tables written; gives the connection and the seconds."""
+def batch_job(feeds, target, upto):
+    """The whole pass of DuckDB over the first batches, with the Delta tables written; gives the connection and the seconds."""
     from deltalake import write_deltalake
 
+    shutil.rmtree(target, ignore_errors=True)
     con = oracle.connect()
     start = time.perf_counter()
     for feed in plain.FEEDS:
-        con.execute(f"create table {feed} as select distinct * from read_parquet('{feeds}/{feed}/*.parquet')")
+        files = [str(file) for file in sorted((feeds / feed).glob("*.parquet")) if int(file.stem[-3:]) <= upto]
+        con.execute(f"create table {feed} as select distinct * from read_parquet({files})")
     names = []
     for feed, (failures, warnings) in plain.RULES.items():
         key, *values = [name for name, _ in plain.FEEDS[feed]]
@@ -66,10 +67,40 @@ def batch_job(feeds, target):
                 from {feed}_tagged where len(_dq_critical_failures) > 0"""
             )
             names.append(f"silver_{feed}_quarantine")
-    computed = time.perf_counter() - start
     for name in names:
         write_deltalake(str(target / name), con.execute(f"from {name}").to_arrow_table(), mode="overwrite")
-    return con, names, computed, time.perf_counter() - start
+    return con, names, time.perf_counter() - start
+
+
+def measure(work, feeds, workers):
+    """Seconds after each batch: silverflow's run, and the batch job over all that has come."""
+    batches = len(list((feeds / "orders").glob("*.parquet")))
+    project = work / "project"
+    shutil.rmtree(project, ignore_errors=True)
+    shutil.copytree(ROOT / "tests" / "step_right", project, ignore=shutil.ignore_patterns("landing", "lakehouse"))
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("format: json", "format: parquet"))
+    command = [BINARY, "run", "--spec", spec, "--wall", f"{plain.TODAY}T12:00:00Z", "--workers", workers]
+    ours, theirs = [], []
+    for batch in range(batches):
+        copy_batch(feeds, project / "landing", batch)
+        start = time.perf_counter()
+        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        ours.append(time.perf_counter() - start)
+        con, names, seconds = batch_job(feeds, work / "duckdb", batch)
+        theirs.append(seconds)
+        print(f"batch {batch}: silverflow {ours[-1]:.2f} s, DuckDB {seconds:.2f} s")
+
+    oracle.load_delta(con)
+    found = tables(project / "lakehouse")
+    equal = True
+    for name in names:
+        con.execute(f"create or replace view actual as from delta_scan('{found['default.' + name]}')")
+        con.execute(f"create or replace view expected as from {name}")
+        equal &= report(name, *oracle.difference(con, "actual", "expected"))
+    if not equal:
+        sys.exit("the tables differ")
+    return ours, theirs
 
 
 def main():
@@ -84,39 +115,10 @@ def main():
     feeds = work / "feeds" / "parquet"
     if not feeds.exists():
         feeds = make_feeds(work / "feeds", arguments.orders, arguments.batches)
-    for old in ("project", "duckdb"):
-        shutil.rmtree(work / old, ignore_errors=True)
-
-    con, names, computed, written = batch_job(feeds, work / "duckdb")
-    print(f"DuckDB: {computed:.2f} s, with Delta written {written:.2f} s")
-
-    project = work / "project"
-    shutil.copytree(ROOT / "tests" / "step_right", project, ignore=shutil.ignore_patterns("landing", "lakehouse"))
-    spec = project / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace("format: json", "format: parquet"))
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    command = [target / "release" / "silverflow", "run", "--spec", spec, "--wall", f"{plain.TODAY}T12:00:00Z"]
-    total = 0.0
-    for batch in range(arguments.batches):
-        copy_batch(feeds, project / "landing", batch)
-        start = time.perf_counter()
-        subprocess.run([*map(str, command), "--workers", str(arguments.workers)], check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - start
-        total += seconds
-        print(f"silverflow, batch {batch}: {seconds:.2f} s")
-    print(f"silverflow: {total:.2f} s, {total / written:.1f} times DuckDB's pass")
-
-    oracle.load_delta(con)
-    found = tables(project / "lakehouse")
-    equal = True
-    for name in names:
-        con.execute(f"create or replace view actual as from delta_scan('{found['default.' + name]}')")
-        con.execute(f"create or replace view expected as from {name}")
-        equal &= report(name, *oracle.difference(con, "actual", "expected"))
+    ours, theirs = measure(work, feeds, arguments.workers)
+    print(f"silverflow {sum(ours):.2f} s, {sum(ours) / sum(theirs):.2f} times DuckDB's passes")
     if not arguments.keep:
         shutil.rmtree(work)
-    if not equal:
-        sys.exit("the tables differ")
 
 
 if __name__ == "__main__":
