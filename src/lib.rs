@@ -11,3 +11,4 @@ pub mod rows;
 pub mod runtime;
 pub mod sources;
 pub mod sql;
+mod stack;
