@@ -6,8 +6,10 @@
 //! |---|---|
 //! | operators | one `lookup` and one `scd2` on byte rows, one worker: the algorithm |
 //! | dataflow | the pipeline's definitions as any run computes them, Arrow batches in and out, without storage |
+//! | delta | a continuous run: from files that land to Delta tables that are committed and durable |
 
 mod dataflow;
+mod delta;
 mod feed;
 mod measure;
 mod operators;
@@ -92,6 +94,8 @@ pub enum Stage {
     Operators,
     /// The pipeline without storage.
     Dataflow,
+    /// The pipeline in a continuous run, from files that land to committed tables.
+    Delta,
 }
 
 /// What a stage gave.
@@ -115,8 +119,9 @@ pub struct Report {
     pub by_lag: Vec<Lag>,
     /// Rows that came or went, as they left the dataflow or, with tables, as they were committed.
     pub touched: u64,
-    /// Rows that differ between the tables before and after an epoch: `touched` without what cancels out.
-    pub changed: u64,
+    /// Rows that differ between the tables before and after an epoch: `touched` without what cancels out. Absent where
+    /// only commits are seen.
+    pub changed: Option<u64>,
     /// The most memory that the process has held so far, in bytes; absent where the system does not tell.
     pub peak_memory: Option<u64>,
 }
@@ -131,6 +136,7 @@ pub fn late_orders(stage: Stage, settings: &Settings, progress: &mut dyn FnMut(u
     let measured = match stage {
         Stage::Operators => operators::run(&feed, progress)?,
         Stage::Dataflow => dataflow::run(settings, &feed, progress)?,
+        Stage::Delta => delta::run(settings, &feed, progress)?,
     };
     Ok(measured.report(stage, &feed))
 }

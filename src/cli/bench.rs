@@ -70,6 +70,8 @@ enum Part {
     Operators,
     /// The definitions, computed in memory.
     Dataflow,
+    /// A continuous run, from files that land to committed Delta tables, in the folder for temporary files.
+    Delta,
 }
 
 fn lag(text: &str) -> std::result::Result<(u64, u64), String> {
@@ -104,6 +106,7 @@ impl LateOrders {
             let stage = match part {
                 Part::Operators => Stage::Operators,
                 Part::Dataflow => Stage::Dataflow,
+                Part::Delta => Stage::Delta,
             };
             let bar = bar(&format!("{stage:?}").to_lowercase());
             let report = bench::late_orders(stage, &settings, &mut |done, all| {
@@ -153,7 +156,7 @@ fn render(reports: &[Report]) -> String {
             shown(|l| l.p99_micros),
             shown(|l| l.max_micros),
             report.touched,
-            report.changed,
+            report.changed.map_or_else(|| "-".to_owned(), |rows| rows.to_string()),
             report.peak_memory.map_or_else(|| "-".to_owned(), |b| format!("{} MiB", b >> 20)),
         );
     }

@@ -9,9 +9,10 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
 use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
+use silverflow::pipeline::NO_EFFECT;
 use silverflow::runtime::{self, Continuous, FlowChanges, OnEpoch, Progress, RunOptions, RunReport, Selection, Stop};
 
-use super::{Project, default_workers, print, with_remarks};
+use super::{Project, default_workers, describe, print, with_remarks};
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -103,7 +104,7 @@ fn renaming(text: &str) -> std::result::Result<(String, String), String> {
 impl Run {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
-        for lint in &loaded.lints {
+        for lint in loaded.lints.iter().filter(|lint| lint.code != NO_EFFECT) {
             eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
@@ -221,24 +222,6 @@ fn on_epoch(json: bool) -> OnEpoch {
         if let Err(error) = print(&format!("{text}\n")) {
             tracing::warn!("{error}");
         }
-    })
-}
-
-/// An error for machines.
-fn describe(error: &Error) -> serde_json::Value {
-    let place = error.place();
-    serde_json::json!({
-        "code": error.code(),
-        "exit_code": error.fault().exit_code(),
-        "message": error.message(),
-        "dataset": place.dataset,
-        "flow": place.flow,
-        "expectation": place.rule,
-        "epoch": place.epoch,
-        "at": place.span.as_ref().map(ToString::to_string),
-        "details": error.detail_lines(),
-        "help": error.advice(),
-        "others": error.others().iter().map(describe).collect::<Vec<_>>(),
     })
 }
 

@@ -7,10 +7,13 @@ mod cdc;
 mod clock;
 mod context;
 mod draft;
-mod explode;
+mod explain;
 mod fingerprint;
 mod functions;
+mod generate;
+mod generated;
 mod identifiers;
+mod lateral;
 mod lower;
 mod metadata;
 mod moments;
@@ -37,10 +40,11 @@ use crate::pipeline::{Action, DatasetKind, ReadFiles, ReadTable, ScdType, TableN
 pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
-pub use explode::lift_explode;
+pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
 pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
+pub use generate::lift_generators;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
@@ -96,6 +100,9 @@ pub struct Source {
 
 /// Fingerprints of datasets that decide their rows when they arrive begin with this.
 pub const DECIDED: &str = "arrival ";
+
+/// Labels of private replay points begin with this; the source that they store follows.
+pub const REPLAY: &str = "replay of ";
 
 /// Kind of a source.
 #[derive(Clone, Debug)]
@@ -172,7 +179,7 @@ impl DatasetPlan {
     /// The name that logs, metrics and reports use.
     pub fn label(&self) -> String {
         match &self.stored {
-            Stored::Replay(flow) => format!("replay of {flow}"),
+            Stored::Replay(flow) => format!("{REPLAY}{flow}"),
             _ => self.name.to_string(),
         }
     }
@@ -309,6 +316,13 @@ pub enum Step {
     Filter {
         /// Boolean.
         predicate: Arc<dyn PhysicalExpr>,
+    },
+    /// One row an item of a list.
+    Unnest {
+        /// The list, in whose place the item comes. Rows without items go.
+        column: usize,
+        /// Outgoing columns.
+        schema: SchemaRef,
     },
     /// Computes columns.
     Project {

@@ -269,7 +269,7 @@ fn mistakes_are_named_with_their_place() {
             "NOT_SUPPORTED",
             "window",
         ),
-        ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders ORDER BY id", "NOT_SUPPORTED", "ORDER BY"),
+        ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders ORDER BY id LIMIT 1", "NOT_SUPPORTED", "LIMIT"),
         ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders LIMIT 1", "NOT_SUPPORTED", "LIMIT"),
         (
             "CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o FULL JOIN customers c ON o.customer = c.id",

@@ -348,6 +348,11 @@ pub fn source_key(id: &str) -> String {
     format!("{SOURCE}{id}")
 }
 
+/// Whether the log keeps who stores a source under a name.
+pub fn is_source(name: &str) -> bool {
+    name.starts_with(SOURCE)
+}
+
 /// The flow of a source: several sources of one flow are numbered.
 pub fn flow_of(source: &str) -> String {
     match source.rsplit_once(':') {
@@ -361,6 +366,11 @@ pub fn table_key(plan: &Plan, table: TableId) -> String {
     let label = |index: usize| plan.datasets.get(index).map(|d| d.label()).unwrap_or_default();
     match table {
         TableId::Rows(index) => label(index),
-        TableId::Quarantine(index) => format!("{} quarantine", label(index)),
+        TableId::Quarantine(index) => quarantine_key(&label(index)),
     }
+}
+
+/// The name under which the log keeps the quarantine of a table.
+pub fn quarantine_key(table: &str) -> String {
+    format!("{table} quarantine")
 }

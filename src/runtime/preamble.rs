@@ -20,7 +20,7 @@ use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
 use super::supervisor::Supervisor;
-use super::tables::{Tables, describe};
+use super::tables::{Tables, describe, held_elsewhere};
 use super::worker::Workers;
 use super::{FlowChanges, RunOptions};
 use crate::dataflow::{Start, TableId};
@@ -176,7 +176,12 @@ impl Session<'_> {
         }
         let Ready { plan, mut start, mut backlog, intent, left } = ready;
         let view = intent.view(&plan, &history).into_owned();
-        let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
+        let resume = history.open.as_ref().map(|open| {
+            let elsewhere =
+                |table: &str, source: &str| held_elsewhere(lake, (table, source), (open.epoch, generation), io);
+            Resume::of(&plan, open, &tables.epochs, &start.compare, elsewhere)
+        });
+        let resume = resume.transpose()?;
         start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
         let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
         let (events_out, events) = bounded(256);
@@ -197,6 +202,7 @@ impl Session<'_> {
             intent,
             finish_only,
             left,
+            foreign: resume.iter().flat_map(|resume| resume.foreign.clone()).collect(),
             compare,
             log,
             walls: history.walls.clone(),
@@ -269,7 +275,13 @@ impl Ready {
         }
         let mut found = Found::read(&plan, &view, lake, io)?;
         start.compare.extend(found.gone.iter().copied());
-        let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
+        let stray = history.stray.iter().filter_map(|key| {
+            let table = table_of(&plan, key)?;
+            // A quarantine that a table no longer has, and never had when an epoch was complete.
+            let TableId::Quarantine(index) = table else { return Some(table) };
+            let there = plan.datasets.get(index)?.quarantine.is_some() || history.versions.contains_key(key);
+            there.then_some(table)
+        });
         let (stray, left): (BTreeSet<TableId>, BTreeSet<TableId>) =
             stray.partition(|table| intent.opens(&plan, *table));
         start.compare.extend(stray);

@@ -39,7 +39,8 @@ impl Supervisor {
 
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
-        let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
+        let known = self.log.history().stray.iter().chain(&self.foreign);
+        let foreign = known.filter(|key| table_of(&self.plan, key).is_none()).cloned();
         let own = self.compare.iter().chain(&self.left).map(|table| table_key(&self.plan, *table));
         own.chain(foreign).collect()
     }

@@ -39,6 +39,8 @@ pub(super) struct Supervisor {
     pub(super) finish_only: bool,
     /// Tables that have missed changes, since they take no part.
     pub(super) left: BTreeSet<TableId>,
+    /// Tables that the plan does not have and that may lack what they should hold, by their names in the log.
+    pub(super) foreign: BTreeSet<String>,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
@@ -152,6 +154,7 @@ impl Supervisor {
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
         self.mail.wall(epoch, open.wall_micros);
+        self.versions.extend(resume.elsewhere.clone());
         for (at, retracts) in &resume.stored {
             self.replay_stored(*at, *retracts, epoch)?;
         }

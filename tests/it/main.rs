@@ -23,6 +23,7 @@ mod fuzz;
 mod golden;
 mod kill;
 mod landing;
+mod language;
 mod oracle;
 mod outside;
 mod refresh;

@@ -36,7 +36,7 @@ pub(super) fn run(settings: &Settings, feed: &[Arrival], progress: &mut dyn FnMu
         let tables = memory.epoch(wall, &rows)?;
         let took = start.elapsed();
         let touched = tables.values().flatten().map(TableChange::rows).sum();
-        measured.epoch(took, touched, net(&tables)?);
+        measured.epoch(took, touched, Some(net(&tables)?));
         progress(number as u64 + 1, feed.len() as u64);
     }
     memory.stop()?;

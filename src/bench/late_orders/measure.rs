@@ -38,15 +38,15 @@ const POINTS: u64 = 50;
 pub(super) struct Measured {
     epochs: Vec<Duration>,
     touched: u64,
-    changed: u64,
+    changed: Option<u64>,
 }
 
 impl Measured {
     /// Notes an epoch.
-    pub(super) fn epoch(&mut self, took: Duration, touched: u64, changed: u64) {
+    pub(super) fn epoch(&mut self, took: Duration, touched: u64, changed: Option<u64>) {
         self.epochs.push(took);
         self.touched += touched;
-        self.changed += changed;
+        self.changed = changed.map(|rows| rows + self.changed.unwrap_or(0));
     }
 
     /// Everything together.

@@ -86,7 +86,7 @@ pub(super) fn run(feed: &[Arrival], progress: &mut dyn FnMut(u64, u64)) -> Resul
         let took = start.elapsed();
         // An operator emits the net difference of an epoch, so nothing here cancels out.
         let rows = touched.get() - before;
-        measured.epoch(took, rows, rows);
+        measured.epoch(took, rows, Some(rows));
         progress(epoch + 1, feed.len() as u64);
     }
     Ok(measured)

@@ -43,6 +43,7 @@ use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
 
 pub(super) use self::cast::SparkCast;
+pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
 pub(crate) use self::reading::{Instants, double};
