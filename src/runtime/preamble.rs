@@ -45,6 +45,11 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
     let ready = Ready::find(pipeline, &lake, &seen, options, &options.flows, io)?;
+    for source in &ready.plan.sources {
+        // An option that is misspelt may have been meant to change what is read.
+        let unknown = source.warnings.iter().filter(|(code, _)| *code == "UNKNOWN_OPTION");
+        unknown.for_each(|(_, message)| say(&format!("flow {}: {message}", source.flow)));
+    }
     let clock = RunClock::new(&seen, options);
     if ready.is_idle(&seen) && !clock.is_due() && options.continuous.is_none() {
         let cleaned = clean(&ready.plan, &seen, clock.now())?;
