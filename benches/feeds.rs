@@ -83,3 +83,38 @@ pub fn references(spread: Spread, of: u64) -> Vec<((Row, Row), Diff)> {
 pub fn negated<T: Clone>(changes: &[(T, Diff)]) -> Vec<(T, Diff)> {
     changes.iter().map(|(change, diff)| (change.clone(), -diff)).collect()
 }
+
+/// The key of eighteen bytes with a number.
+pub fn name(key: u64) -> Row {
+    Row::from(format!("customer-{key:09}").into_bytes())
+}
+
+/// The key of an order.
+pub fn order(number: u64) -> Row {
+    Row::from(format!("order-{number:012}").into_bytes())
+}
+
+/// A row of 64 bytes: its key of eighteen bytes, its sequence of eight, eight bytes that are tracked, and more.
+pub fn value(key: u64, sequence: u64, tracked: u64) -> Row {
+    let mut bytes = [b'.'; 64];
+    for (slot, part) in
+        bytes.iter_mut().zip(name(key).iter().chain(&sequence.to_be_bytes()).chain(&tracked.to_be_bytes()))
+    {
+        *slot = *part;
+    }
+    Row::from(&bytes[..])
+}
+
+/// An upsert of a 64-byte row that differs from its neighbours in what is tracked.
+pub fn event(key: u64, sequence: u64, n: u64) -> ((Row, Change), Diff) {
+    let value = value(key, sequence, n);
+    let upsert = Upsert { rank: value.clone(), tracked: number(n), value };
+    ((name(key), Change { sequence: number(sequence), upsert: Some(upsert) }), 1)
+}
+
+/// `events` [events](event) in no order, so many for each key.
+pub fn bulk(events: u64, per_key: u64) -> Vec<((Row, Change), Diff)> {
+    // A prime that does not divide their count visits every number once.
+    let place = |n: u64| (n * 2_654_435_761) % events;
+    (0..events).map(place).map(|n| event(n / per_key, n % per_key, n)).collect()
+}

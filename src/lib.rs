@@ -12,3 +12,4 @@ pub mod rows;
 pub mod runtime;
 pub mod sources;
 pub mod sql;
+mod stack;

@@ -16,6 +16,7 @@ use crate::pipeline::declaration::{Declarations, Defaults};
 use crate::pipeline::resolve::resolve;
 use crate::pipeline::{Lint, Pipeline, Settings, Source};
 use crate::sql::{Context, parse_file};
+use crate::stack::on_large_stack;
 
 pub use init::init;
 pub use spec::{find_spec, name_of_spec};
@@ -116,7 +117,7 @@ fn load_sources(sources: Vec<Source>, mut settings: Settings, mut declarations: 
 
 /// Resolves and checks what a front end has declared.
 pub(crate) fn finish(settings: &Settings, declarations: Declarations) -> Result<Loaded> {
-    let (pipeline, lints) = resolve(settings, declarations)?;
+    let (pipeline, lints) = on_large_stack(|| resolve(settings, declarations))?;
     Ok(Loaded { pipeline, lints, root: settings.root.clone() })
 }
 

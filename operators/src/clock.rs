@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::consolidate_from;
-use crate::epochs::{Rows, Shared, binary, shared};
+use crate::epochs::{Apply, Rows, Second, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{Bytewise, KeyedState, Run};
@@ -68,7 +68,7 @@ pub trait Clock<'s> {
     /// as it was and adding it as it is. Then come the epoch's own rows, as they stand now.
     ///
     /// State: the rows that have a boundary before them. Cost: O(log n) for each of those that
-    /// comes, goes or falls due; nothing for the others.
+    /// comes, goes or falls due, a part at a time while other operators go on; nothing for the others.
     #[must_use]
     fn clock(self, ticks: Rows<'s, (u64, Moment)>, name: &str) -> Rows<'s, Standing>
     where
@@ -85,17 +85,8 @@ pub trait Clock<'s> {
 
 impl<'s> Clock<'s> for Rows<'s, Timed> {
     fn clock_with(self, ticks: Rows<'s, (u64, Moment)>, name: &str, state: Shared<ClockState>) -> Rows<'s, Standing> {
-        binary(
-            self,
-            ticks,
-            name,
-            |timed| stable_hash(&timed.row),
-            |(worker, _)| *worker,
-            move |_: Epoch, rows, ticks, out| {
-                let wall = ticks.iter().map(|((_, wall), _)| *wall).max();
-                state.borrow_mut().apply(rows, wall, out);
-            },
-        )
+        let hash = |timed: &Timed| stable_hash(&timed.row);
+        binary(self, ticks, Second::ForAll, name, hash, |(worker, _): &(u64, Moment)| *worker, state)
     }
 }
 
@@ -108,11 +99,13 @@ pub struct ClockState {
     now: Moment,
     waiting: Waiting,
     bytes: usize,
+    /// Rows of the epoch at hand, which come when the clock has moved.
+    arrived: Vec<(Timed, Diff)>,
 }
 
 impl Default for ClockState {
     fn default() -> Self {
-        ClockState { now: ORIGIN, waiting: Waiting::new(), bytes: 0 }
+        ClockState { now: ORIGIN, waiting: Waiting::new(), bytes: 0, arrived: Vec::new() }
     }
 }
 
@@ -136,22 +129,14 @@ impl ClockState {
 
     /// Moves the clock to `wall`, applies the changes of one epoch, and appends what they do to
     /// `out`.
-    pub fn apply(&mut self, mut rows: Vec<(Timed, Diff)>, wall: Option<Moment>, out: &mut Vec<(Standing, Diff)>) {
+    pub fn apply(&mut self, rows: Vec<(Timed, Diff)>, wall: Option<Moment>, out: &mut Vec<(Standing, Diff)>) {
+        self.advance(rows, wall);
+        while self.more(out, usize::MAX) {}
+    }
+
+    fn advance(&mut self, rows: Vec<(Timed, Diff)>, wall: Option<Moment>) {
         self.now = self.now.max(wall.unwrap_or(self.now));
-        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= self.now) {
-            let ((due, row), (moments, count)) = first.remove_entry();
-            self.bytes -= size(&row, &moments);
-            let timed = Timed { row, moments };
-            let before = Some(timed.standing(due - 1));
-            out.push((Standing { row: timed.row.clone(), before, now: timed.standing(self.now) }, count));
-            self.keep(timed, count);
-        }
-        consolidate_from(&mut rows, 0);
-        for (timed, diff) in rows {
-            let now = timed.standing(self.now);
-            out.push((Standing { row: timed.row.clone(), before: None, now }, diff));
-            self.keep(timed, diff);
-        }
+        self.arrived = rows;
     }
 
     fn keep(&mut self, timed: Timed, diff: Diff) {
@@ -171,6 +156,40 @@ impl ClockState {
                 }
             }
         }
+    }
+}
+
+impl Apply<Timed, (u64, Moment), Standing> for ClockState {
+    fn portion(
+        &mut self,
+        _: Epoch,
+        rows: Vec<(Timed, Diff)>,
+        ticks: Vec<((u64, Moment), Diff)>,
+        _: &mut Vec<(Standing, Diff)>,
+    ) {
+        self.advance(rows, ticks.iter().map(|((_, wall), _)| *wall).max());
+    }
+
+    fn more(&mut self, out: &mut Vec<(Standing, Diff)>, fuel: usize) -> bool {
+        for _ in 0..fuel {
+            let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= self.now) else {
+                let mut rows = std::mem::take(&mut self.arrived);
+                consolidate_from(&mut rows, 0);
+                for (timed, diff) in rows {
+                    let now = timed.standing(self.now);
+                    out.push((Standing { row: timed.row.clone(), before: None, now }, diff));
+                    self.keep(timed, diff);
+                }
+                return false;
+            };
+            let ((due, row), (moments, count)) = first.remove_entry();
+            self.bytes -= size(&row, &moments);
+            let timed = Timed { row, moments };
+            let before = Some(timed.standing(due - 1));
+            out.push((Standing { row: timed.row.clone(), before, now: timed.standing(self.now) }, count));
+            self.keep(timed, count);
+        }
+        true
     }
 }
 

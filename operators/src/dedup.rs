@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use crate::Diff;
 use crate::batch::Batch;
-use crate::epochs::{Rows, Shared, shared, unary};
+use crate::epochs::{Apply, Rows, Shared, shared, unary};
 use crate::row::{Row, stable_hash};
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{KeyedState, Run};
+use crate::{Diff, Epoch};
 
 /// [`Dedup::dedup`] on a collection of rows by key.
 pub trait Dedup<'s> {
@@ -34,7 +34,7 @@ pub trait Dedup<'s> {
 
 impl<'s> Dedup<'s> for Rows<'s, (Row, Row)> {
     fn dedup_with(self, name: &str, state: Shared<DedupState>) -> Rows<'s, Row> {
-        unary(self, name, |(key, _)| stable_hash(key), move |_, rows, out| state.borrow_mut().apply(&rows, out))
+        unary::<_, (), _>(self, name, |(key, _): &(Row, Row)| stable_hash(key), state)
     }
 }
 
@@ -58,7 +58,7 @@ pub trait Distinct<'s> {
 
 impl<'s> Distinct<'s> for Rows<'s, Row> {
     fn distinct_rows_with(self, name: &str, state: Shared<DistinctState>) -> Rows<'s, Row> {
-        unary(self, name, |row| stable_hash(row), move |_, rows, out| state.borrow_mut().apply(rows, out))
+        unary::<_, (), _>(self, name, |row: &Row| stable_hash(row), state)
     }
 }
 
@@ -66,6 +66,8 @@ impl<'s> Distinct<'s> for Rows<'s, Row> {
 #[derive(Debug, Default)]
 pub struct DedupState {
     rows: KeyedState,
+    /// Keys that are new in the epoch.
+    new: Run,
 }
 
 impl DedupState {
@@ -77,12 +79,21 @@ impl DedupState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        DedupState { rows: KeyedState::with_overlay(limit) }
+        DedupState { rows: KeyedState::with_overlay(limit), new: Run::default() }
     }
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
     pub fn apply(&mut self, rows: &[((Row, Row), Diff)], out: &mut Vec<(Row, Diff)>) {
-        let mut run = Run::default();
+        self.change(rows, out);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.rows.load(std::mem::take(&mut self.new));
+    }
+
+    fn change(&mut self, rows: &[((Row, Row), Diff)], out: &mut Vec<(Row, Diff)>) {
+        let run = &mut self.new;
         Batch::new(rows).for_each(Row::cmp, |key, group| {
             let mut at = self.rows.at(key);
             if at.is_new() {
@@ -105,7 +116,16 @@ impl DedupState {
                 out.extend(new.map(|row| (row, 1)));
             }
         });
-        self.rows.load(run);
+    }
+}
+
+impl Apply<(Row, Row), (), Row> for DedupState {
+    fn portion(&mut self, _: Epoch, rows: Vec<((Row, Row), Diff)>, _: Vec<((), Diff)>, out: &mut Vec<(Row, Diff)>) {
+        self.change(&rows, out);
+    }
+
+    fn end(&mut self, _: Epoch) {
+        self.settle();
     }
 }
 
@@ -138,6 +158,8 @@ impl State for DedupState {
 pub struct DistinctState {
     /// Each row is a key with one entry without bytes.
     rows: KeyedState,
+    /// Rows that are new in the epoch.
+    new: Run,
 }
 
 impl DistinctState {
@@ -149,14 +171,23 @@ impl DistinctState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        DistinctState { rows: KeyedState::with_overlay(limit) }
+        DistinctState { rows: KeyedState::with_overlay(limit), new: Run::default() }
     }
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
     pub fn apply(&mut self, rows: Vec<(Row, Diff)>, out: &mut Vec<(Row, Diff)>) {
+        self.change(rows, out);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.rows.load(std::mem::take(&mut self.new));
+    }
+
+    fn change(&mut self, rows: Vec<(Row, Diff)>, out: &mut Vec<(Row, Diff)>) {
         let rows: Vec<((Row, ()), Diff)> = rows.into_iter().map(|(row, diff)| ((row, ()), diff)).collect();
         let nothing = Row::default();
-        let mut run = Run::default();
+        let run = &mut self.new;
         Batch::new(&rows).for_each(<()>::cmp, |row, group| {
             let diff: i64 = group.iter().map(|(_, diff)| diff).sum();
             let mut at = self.rows.at(row);
@@ -172,7 +203,16 @@ impl DistinctState {
                 out.push((row.clone(), change as Diff));
             }
         });
-        self.rows.load(run);
+    }
+}
+
+impl Apply<Row, (), Row> for DistinctState {
+    fn portion(&mut self, _: Epoch, rows: Vec<(Row, Diff)>, _: Vec<((), Diff)>, out: &mut Vec<(Row, Diff)>) {
+        self.change(rows, out);
+    }
+
+    fn end(&mut self, _: Epoch) {
+        self.settle();
     }
 }
 

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::row::Row;
-use crate::state::{KeyMut, Order};
+use crate::state::{KeyMut, Order, prefix};
 
 /// A change of one key: an upsert, or a delete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -160,18 +160,35 @@ pub(crate) fn below(sequence: &[u8], out: &mut Vec<u8>) {
 pub(crate) struct ByPrecedence;
 
 impl Order for ByPrecedence {
+    #[inline]
     fn compare(a: &[u8], b: &[u8]) -> Ordering {
-        let (a, b) = (Event::decode(a), Event::decode(b));
-        a.sequence
-            .cmp(b.sequence)
-            .then_with(|| a.kind.cmp(&b.kind))
-            .then_with(|| (a.rank, a.tracked, a.value).cmp(&(b.rank, b.tracked, b.value)))
+        sequence(a).cmp(sequence(b)).then_with(|| {
+            let (a, b) = (Event::decode(a), Event::decode(b));
+            a.kind.cmp(&b.kind).then_with(|| (a.rank, a.tracked, a.value).cmp(&(b.rank, b.tracked, b.value)))
+        })
+    }
+
+    fn prefix(order: &[u8]) -> u128 {
+        prefix(sequence(order))
+    }
+}
+
+/// The sequence of an encoded event.
+#[inline]
+pub(crate) fn sequence(event: &[u8]) -> &[u8] {
+    match event {
+        // Nearly always the length is one byte.
+        [_, length, rest @ ..] if *length < 0x80 && rest.len() >= usize::from(*length) => {
+            rest.get(..usize::from(*length)).unwrap_or_default()
+        }
+        [_, rest @ ..] => take(&mut &*rest),
+        [] => &[],
     }
 }
 
 /// The winner at `sequence`, encoded. `above` is the bound above that sequence.
 pub(crate) fn winner_at<'e>(events: &'e KeyMut<'_, ByPrecedence>, sequence: &[u8], above: &[u8]) -> Option<&'e [u8]> {
-    events.before(above).map(|entry| entry.order).filter(|event| Event::decode(event).sequence == sequence)
+    events.before(above).map(|entry| entry.order).filter(|event| self::sequence(event) == sequence)
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@
 mod tests;
 
 use crate::batch::{Batch, Group, consolidate_from};
-use crate::epochs::{Rows, Shared, binary, shared, unary};
+use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at};
-use crate::row::{Row, stable_hash};
+use crate::history::{History, historise};
+use crate::row::Row;
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{KeyMut, KeyedState, Run};
-use crate::truncate::{Truncates, for_all_workers, received};
+use crate::truncate::Truncates;
 use crate::{Diff, Epoch};
 
 /// [`Fill::fill`] on a collection of changes by key.
@@ -66,26 +67,25 @@ impl<'s> Fill<'s> for Rows<'s, (Row, Change)> {
         name: &str,
         state: Shared<FillState>,
         merge: impl Fn(Option<&[u8]>, &[u8]) -> Row + 'static,
-        mut ties: impl FnMut(Epoch, i64) + 'static,
+        ties: impl FnMut(Epoch, i64) + 'static,
     ) -> Rows<'s, (Row, Change)> {
-        let mut apply = move |epoch, changes: Vec<_>, truncates: Vec<_>, out: &mut Vec<_>| {
-            let moved = state.borrow_mut().apply(&changes, &truncates, &merge, out);
-            if moved != 0 {
-                ties(epoch, moved);
-            }
-        };
-        let hash = |(key, _): &(Row, Change)| stable_hash(key);
-        match truncates.into() {
-            None => unary(self, name, hash, move |epoch, changes, out| apply(epoch, changes, Vec::new(), out)),
-            Some(truncates) => binary(
-                self,
-                for_all_workers(truncates),
-                name,
-                hash,
-                |(worker, _)| *worker,
-                move |epoch, changes, truncates, out| apply(epoch, changes, received(truncates), out),
-            ),
-        }
+        historise(self, truncates.into(), name, Filling { state, merge }, ties)
+    }
+}
+
+/// The state, and how values are completed.
+struct Filling<M> {
+    state: Shared<FillState>,
+    merge: M,
+}
+
+impl<M: Fn(Option<&[u8]>, &[u8]) -> Row> History<(Row, Change)> for Filling<M> {
+    fn portion(&mut self, changes: &[((Row, Change), Diff)], truncates: &[(Row, Diff)], out: &mut Out) -> i64 {
+        self.state.borrow_mut().portion(changes, truncates, &self.merge, out)
+    }
+
+    fn settle(&mut self) {
+        self.state.borrow_mut().settle();
     }
 }
 
@@ -99,6 +99,8 @@ pub struct FillState {
     /// none.
     events: KeyedState<ByPrecedence>,
     truncates: Truncates,
+    /// Keys that are new in the epoch.
+    new: Run<ByPrecedence>,
 }
 
 type Out = Vec<((Row, Change), Diff)>;
@@ -143,7 +145,7 @@ impl FillState {
 
     #[cfg(test)]
     fn with_overlay(limit: usize) -> Self {
-        FillState { events: KeyedState::with_overlay(limit), truncates: Truncates::default() }
+        FillState { events: KeyedState::with_overlay(limit), ..Self::default() }
     }
 
     /// Applies the changes and truncates of one epoch, appends what they do to the result to
@@ -155,6 +157,22 @@ impl FillState {
         merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
         out: &mut Vec<((Row, Change), Diff)>,
     ) -> i64 {
+        let ties = self.portion(changes, truncates, merge, out);
+        self.settle();
+        ties
+    }
+
+    fn settle(&mut self) {
+        self.events.load(std::mem::take(&mut self.new));
+    }
+
+    fn portion(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        truncates: &[(Row, Diff)],
+        merge: &impl Fn(Option<&[u8]>, &[u8]) -> Row,
+        out: &mut Out,
+    ) -> i64 {
         let start = out.len();
         let moved = self.truncates.apply(truncates);
         if !moved.is_empty() {
@@ -165,18 +183,17 @@ impl FillState {
             }
         }
         let mut ties = 0;
-        let mut run = Run::default();
+        let run = &mut self.new;
         Batch::new(changes).for_each(precedence, |key, group| {
             let mut events = self.events.at(key);
             ties += if events.is_new() {
-                let ties = begin(key, group, &self.truncates, merge, &mut run, out);
+                let ties = begin(key, group, &self.truncates, merge, run, out);
                 run.close_key(key);
                 ties
             } else {
                 change(key, group, &mut events, &self.truncates, merge, out)
             };
         });
-        self.events.load(run);
         if !moved.is_empty() {
             consolidate_from(out, start);
         }

@@ -24,6 +24,9 @@
 //!   insertions.
 //! - An operator applies an epoch when all of it is there, in epoch order, and emits the net
 //!   difference: for each key, each distinct output at most once an epoch.
+//! - It does so some thousand rows at a time, and the other operators of the worker have their
+//!   turn in between; only then is the epoch over. (Truncates, and one key's own updates, are taken
+//!   in one go.)
 //! - Rows go to the worker `stable_hash(key) % workers` ([`stable_hash`]), so that snapshots can be
 //!   split and joined when the number of workers changes.
 //! - The logic is a plain struct with `apply`, usable without a dataflow; the `..._with` form of an
@@ -39,6 +42,7 @@ mod dedup;
 mod epochs;
 mod event;
 mod fill;
+mod history;
 mod join;
 mod lookup;
 mod once;

@@ -3,13 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use crate::Diff;
 use crate::batch::{Batch, Group, consolidate_from, for_each_pair};
-use crate::epochs::{Rows, Shared, binary, shared};
-use crate::row::{Row, stable_hash};
-use crate::sides::{Sides, by_key, row_hash};
+use crate::epochs::{Apply, Rows, Shared, shared};
+use crate::row::Row;
+use crate::sides::{FEW, Keyed, Matched, Sides, Walk, by_key, match_rows};
 use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::Run;
+use crate::{Diff, Epoch};
 
 /// Which rows a lookup yields, and what with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +47,7 @@ pub trait Lookup<'s> {
     /// record.
     ///
     /// State: both sides. Cost of a change to a row: O(log n). Cost of a change to a reference:
-    /// O(log n) and the rows of its key.
+    /// O(log n) and the rows of its key, which follow a part at a time while other operators go on.
     #[must_use]
     fn lookup(self, reference: Rows<'s, (Row, Row)>, kind: LookupKind, name: &str) -> Rows<'s, (Row, Option<Row>)>
     where
@@ -75,14 +74,7 @@ impl<'s> Lookup<'s> for Rows<'s, (Option<Row>, Row)> {
         name: &str,
         state: Shared<LookupState>,
     ) -> Rows<'s, (Row, Option<Row>)> {
-        binary(
-            self,
-            reference,
-            name,
-            row_hash,
-            |(key, _)| stable_hash(key),
-            move |_, rows, reference, out| state.borrow_mut().apply(rows, &reference, out),
-        )
+        match_rows(self, reference, name, state)
     }
 }
 
@@ -93,13 +85,28 @@ pub struct LookupState {
     /// A key keeps its first reference: rows that have one need not be remembered.
     settled: bool,
     sides: Sides,
+    /// Stored rows that have still to follow their reference in the epoch at hand.
+    walks: Vec<Walk<Shown>>,
+}
+
+/// What a row of a key showed before its reference changed, and what it shows since.
+type Shown = (Option<Option<Row>>, Option<Option<Row>>);
+
+/// What a row does of which there were `before` and are `after`.
+fn follow((old, new): &Shown, row: Row, before: i64, after: i64, out: &mut Vec<(Matched, Diff)>) {
+    if let Some(shown) = old.as_ref().filter(|_| before != 0) {
+        out.push(((row.clone(), shown.clone()), -before as Diff));
+    }
+    if let Some(shown) = new.as_ref().filter(|_| after != 0) {
+        out.push(((row, shown.clone()), after as Diff));
+    }
 }
 
 impl LookupState {
     /// Empty state.
     #[must_use]
     pub fn new(kind: LookupKind) -> Self {
-        LookupState { kind, settled: false, sides: Sides::default() }
+        LookupState { kind, settled: false, sides: Sides::default(), walks: Vec::new() }
     }
 
     /// Empty state for a reference of which the plan knows that a key, once it has a row, keeps
@@ -108,12 +115,12 @@ impl LookupState {
     /// nevertheless is ignored for the rows that were resolved before it.
     #[must_use]
     pub fn settled(kind: LookupKind) -> Self {
-        LookupState { kind, settled: true, sides: Sides::default() }
+        LookupState { kind, settled: true, sides: Sides::default(), walks: Vec::new() }
     }
 
     #[cfg(test)]
     fn with_overlay(kind: LookupKind, settled: bool, limit: usize) -> Self {
-        LookupState { kind, settled, sides: Sides::with_overlay(limit) }
+        LookupState { kind, settled, sides: Sides::with_overlay(limit), walks: Vec::new() }
     }
 
     /// Applies the changes of one epoch and appends what they do to the result to `out`.
@@ -123,22 +130,27 @@ impl LookupState {
         reference: &[((Row, Row), Diff)],
         out: &mut Vec<((Row, Option<Row>), Diff)>,
     ) {
+        self.begin(rows, reference, out);
+        while self.more(out, usize::MAX) {}
+        self.sides.settle();
+    }
+
+    /// Applies changes without those rows that follow a reference in great number.
+    fn begin(&mut self, rows: Vec<(Keyed, Diff)>, reference: &[((Row, Row), Diff)], out: &mut Vec<(Matched, Diff)>) {
         let (rows, keyless) = by_key(rows);
         if let Some(shown) = self.kind.shows(None) {
             let start = out.len();
             out.extend(keyless.into_iter().map(|(row, diff)| ((row, shown.clone()), diff)));
             consolidate_from(out, start);
         }
-        let mut runs = (Run::default(), Run::default());
         for_each_pair(&Batch::new(&rows), &Batch::new(reference), |key, rows, reference| {
-            self.change(key, rows, reference, &mut runs, out);
+            self.change(key, rows, reference, out);
         });
-        self.sides.rows.load(runs.0);
-        self.sides.reference.load(runs.1);
     }
 
-    /// The reference of `key` before and after its changes. New keys go to `run`.
-    fn refer(&mut self, key: &Row, changes: &Group<'_, Row>, run: &mut Run) -> (Option<Row>, Option<Row>) {
+    /// The reference of `key` before and after its changes.
+    fn refer(&mut self, key: &Row, changes: &Group<'_, Row>) -> (Option<Row>, Option<Row>) {
+        let run = &mut self.sides.new.1;
         let mut known = self.sides.reference.at(key);
         if known.is_new() {
             for (row, diff) in changes {
@@ -163,54 +175,74 @@ impl LookupState {
         key: &Row,
         changed: &Group<'_, Row>,
         reference: &Group<'_, Row>,
-        (row_run, reference_run): &mut (Run, Run),
-        out: &mut Vec<((Row, Option<Row>), Diff)>,
+        out: &mut Vec<(Matched, Diff)>,
     ) {
-        let (old, new) = self.refer(key, reference, reference_run);
+        let (old, new) = self.refer(key, reference);
         let resolved = self.settled && old.is_some();
         let remember = !(self.settled && new.is_some());
-        let (old, new) = (self.kind.shows(old), self.kind.shows(new));
-        let moved = old != new && !resolved;
+        let shown = (self.kind.shows(old), self.kind.shows(new));
+        let moved = shown.0 != shown.1 && !resolved;
 
-        let start = out.len();
-        if let Some(shown) = &new {
-            out.extend(changed.iter().map(|(row, diff)| (((*row).clone(), shown.clone()), *diff as Diff)));
-        }
         let mut stored = self.sides.rows.at(key);
+        if stored.is_new() || !moved {
+            for (row, diff) in changed {
+                follow(&shown, (*row).clone(), 0, *diff, out);
+            }
+        }
         if stored.is_new() {
             if remember {
-                for (row, diff) in changed {
-                    row_run.push(row, b"", *diff);
-                }
-                row_run.close_key(key);
+                let run = &mut self.sides.new.0;
+                changed.iter().for_each(|(row, diff)| run.push(row, b"", *diff));
+                run.close_key(key);
             }
             return;
         }
-        if !moved && changed.is_empty() {
-            return;
+        for (row, diff) in changed {
+            let (before, after) = if remember {
+                stored.add(row, *diff)
+            } else {
+                let before = stored.get(row).map_or(0, |entry| entry.count);
+                (before, before + diff)
+            };
+            if moved {
+                follow(&shown, (*row).clone(), before, after, out);
+            }
         }
         if moved {
-            for entry in stored.scan() {
-                let row = Row::from(entry.order);
-                if let Some(shown) = &old {
-                    out.push(((row.clone(), shown.clone()), -entry.count as Diff));
-                }
-                if let Some(shown) = &new {
-                    out.push(((row, shown.clone()), entry.count as Diff));
-                }
+            let skip = changed.iter().map(|(row, _)| (*row).clone()).collect();
+            let mut walk = Walk { key: key.clone(), change: shown, skip, forget: !remember, past: None };
+            if walk.step(&mut stored, FEW, |shown, row, count| follow(shown, row, count, count, out)) {
+                drop(stored);
+                self.walks.push(walk);
             }
-        }
-        if remember {
-            for (row, diff) in changed {
-                stored.add(row, *diff);
-            }
-        } else {
+        } else if !remember {
             stored.clear();
         }
+    }
+}
+
+impl Apply<Keyed, (Row, Row), Matched> for LookupState {
+    fn portion(
+        &mut self,
+        _: Epoch,
+        rows: Vec<(Keyed, Diff)>,
+        reference: Vec<((Row, Row), Diff)>,
+        out: &mut Vec<(Matched, Diff)>,
+    ) {
+        self.begin(rows, &reference, out);
+    }
+
+    fn more(&mut self, out: &mut Vec<(Matched, Diff)>, fuel: usize) -> bool {
+        let Some(mut walk) = self.walks.pop() else { return false };
+        let mut stored = self.sides.rows.at(&walk.key);
+        let more = walk.step(&mut stored, fuel, |shown, row, count| follow(shown, row, count, count, out));
         drop(stored);
-        if moved {
-            consolidate_from(out, start);
-        }
+        self.walks.extend(more.then_some(walk));
+        !self.walks.is_empty()
+    }
+
+    fn end(&mut self, _: Epoch) {
+        self.sides.settle();
     }
 }
 

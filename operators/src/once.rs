@@ -4,9 +4,9 @@
 mod tests;
 
 use crate::batch::{Batch, for_each_pair};
-use crate::epochs::{Rows, Shared, binary, shared};
-use crate::row::{Row, stable_hash};
-use crate::sides::{by_key, row_hash};
+use crate::epochs::{Apply, Rows, Shared, shared};
+use crate::row::Row;
+use crate::sides::{Keyed, Matched, by_key, match_rows};
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{KeyedState, Run};
 use crate::{Diff, Epoch};
@@ -67,14 +67,7 @@ impl<'s> Once<'s> for Rows<'s, (Option<Row>, Row)> {
         name: &str,
         state: Shared<OnceState>,
     ) -> Rows<'s, (Row, Option<Row>)> {
-        binary(
-            self,
-            reference,
-            name,
-            row_hash,
-            |(key, _)| stable_hash(key),
-            move |epoch, rows, reference, out| state.borrow_mut().apply(epoch, rows, &reference, out),
-        )
+        match_rows(self, reference, name, state)
     }
 }
 
@@ -85,6 +78,8 @@ pub struct OnceState {
     unique: bool,
     known_through: Epoch,
     reference: KeyedState,
+    /// References of keys that are new in the epoch.
+    new: Run,
 }
 
 impl OnceState {
@@ -92,12 +87,12 @@ impl OnceState {
     /// known at once.
     #[must_use]
     pub fn new(kind: OnceKind, unique: bool, known_through: Epoch) -> Self {
-        OnceState { kind, unique, known_through, reference: KeyedState::new() }
+        OnceState { kind, unique, known_through, reference: KeyedState::new(), new: Run::default() }
     }
 
     #[cfg(test)]
     fn with_overlay(kind: OnceKind, unique: bool, limit: usize) -> Self {
-        OnceState { kind, unique, known_through: 0, reference: KeyedState::with_overlay(limit) }
+        OnceState { kind, unique, known_through: 0, reference: KeyedState::with_overlay(limit), new: Run::default() }
     }
 
     /// Decides the rows of one epoch, appends them to `out`, and then takes in the epoch's changes
@@ -109,13 +104,27 @@ impl OnceState {
         reference: &[((Row, Row), Diff)],
         out: &mut Vec<((Row, Option<Row>), Diff)>,
     ) {
+        self.decide(epoch, rows, reference, out);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.reference.load(std::mem::take(&mut self.new));
+    }
+
+    fn decide(
+        &mut self,
+        epoch: Epoch,
+        rows: Vec<(Keyed, Diff)>,
+        reference: &[((Row, Row), Diff)],
+        out: &mut Vec<(Matched, Diff)>,
+    ) {
         let (rows, keyless) = by_key(rows);
         if !matches!(self.kind, OnceKind::Inner | OnceKind::Semi) {
             let start = out.len();
             out.extend(keyless.into_iter().map(|(row, diff)| ((row, None), diff)));
             crate::batch::consolidate_from(out, start);
         }
-        let mut run = Run::default();
         let at_once = epoch <= self.known_through;
         for_each_pair(&Batch::new(&rows), &Batch::new(reference), |key, rows, reference| {
             let mut known = self.reference.at(key);
@@ -142,16 +151,31 @@ impl OnceState {
             }
             if is_new {
                 for (row, diff) in reference {
-                    run.push(row, b"", *diff);
+                    self.new.push(row, b"", *diff);
                 }
-                run.close_key(key);
+                self.new.close_key(key);
             } else if !at_once {
                 for (row, diff) in reference {
                     known.add(row, *diff);
                 }
             }
         });
-        self.reference.load(run);
+    }
+}
+
+impl Apply<Keyed, (Row, Row), Matched> for OnceState {
+    fn portion(
+        &mut self,
+        epoch: Epoch,
+        rows: Vec<(Keyed, Diff)>,
+        reference: Vec<((Row, Row), Diff)>,
+        out: &mut Vec<(Matched, Diff)>,
+    ) {
+        self.decide(epoch, rows, &reference, out);
+    }
+
+    fn end(&mut self, _: Epoch) {
+        self.settle();
     }
 }
 

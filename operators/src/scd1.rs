@@ -4,12 +4,13 @@
 mod tests;
 
 use crate::batch::{Batch, Group, consolidate_from};
-use crate::epochs::{Rows, Shared, binary, shared, unary};
+use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, Event, above, encode, precedence, winner_at};
-use crate::row::{Row, stable_hash};
+use crate::history::{History, historise};
+use crate::row::Row;
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{KeyedState, Run};
-use crate::truncate::{Truncates, for_all_workers, received};
+use crate::truncate::Truncates;
 use crate::{Diff, Epoch};
 
 /// [`Scd1::scd1`] on a collection of changes by key.
@@ -60,26 +61,9 @@ impl<'s> Scd1<'s> for Rows<'s, (Row, Change)> {
         truncates: impl Into<Option<Rows<'s, Row>>>,
         name: &str,
         state: Shared<Scd1State>,
-        mut ties: impl FnMut(Epoch, i64) + 'static,
+        ties: impl FnMut(Epoch, i64) + 'static,
     ) -> Rows<'s, (Row, Row)> {
-        let mut apply = move |epoch, changes: Vec<_>, truncates: Vec<_>, out: &mut Vec<_>| {
-            let moved = state.borrow_mut().apply(&changes, &truncates, out);
-            if moved != 0 {
-                ties(epoch, moved);
-            }
-        };
-        let hash = |(key, _): &(Row, Change)| stable_hash(key);
-        match truncates.into() {
-            None => unary(self, name, hash, move |epoch, changes, out| apply(epoch, changes, Vec::new(), out)),
-            Some(truncates) => binary(
-                self,
-                for_all_workers(truncates),
-                name,
-                hash,
-                |(worker, _)| *worker,
-                move |epoch, changes, truncates, out| apply(epoch, changes, received(truncates), out),
-            ),
-        }
+        historise(self, truncates.into(), name, state, ties)
     }
 }
 
@@ -90,6 +74,8 @@ pub struct Scd1State {
     events: KeyedState<ByPrecedence>,
     truncates: Truncates,
     append_only: bool,
+    /// Keys that are new in the epoch.
+    new: Run<ByPrecedence>,
     scratch: Scratch,
 }
 
@@ -137,10 +123,16 @@ impl Scd1State {
         truncates: &[(Row, Diff)],
         out: &mut Vec<((Row, Row), Diff)>,
     ) -> i64 {
+        let ties = self.portion(changes, truncates, out);
+        self.settle();
+        ties
+    }
+
+    fn apply_some(&mut self, changes: &[((Row, Change), Diff)], truncates: &[(Row, Diff)], out: &mut Out) -> i64 {
         let start = out.len();
         let truncated = !truncates.is_empty() && self.truncate(truncates, out);
         let mut ties = 0;
-        let mut run = Run::default();
+        let mut run = std::mem::take(&mut self.new);
         Batch::new(changes).for_each(precedence, |key, group| {
             ties += if self.append_only {
                 self.advance(key, group, &mut run, out)
@@ -148,7 +140,7 @@ impl Scd1State {
                 self.change(key, group, &mut run, out)
             };
         });
-        self.events.load(run);
+        self.new = run;
         if truncated {
             consolidate_from(out, start);
         }
@@ -246,6 +238,16 @@ impl Scd1State {
             emit(key, shows(Some(&current), truncated), shows(Some(&next), truncated), out);
         }
         ties
+    }
+}
+
+impl History<(Row, Row)> for Scd1State {
+    fn portion(&mut self, changes: &[((Row, Change), Diff)], truncates: &[(Row, Diff)], out: &mut Out) -> i64 {
+        self.apply_some(changes, truncates, out)
+    }
+
+    fn settle(&mut self) {
+        self.events.load(std::mem::take(&mut self.new));
     }
 }
 

@@ -9,9 +9,10 @@ mod whole;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, consolidate_from};
-use crate::epochs::{Rows, Shared, shared, unary};
+use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, precedence};
-use crate::row::{Row, stable_hash};
+use crate::history::{History, historise};
+use crate::row::Row;
 use crate::snapshot::{Snapshot, SnapshotError, State};
 use crate::state::{KeyedState, Run};
 use crate::{Diff, Epoch};
@@ -77,19 +78,9 @@ impl<'s> Scd2<'s> for Rows<'s, (Row, Change)> {
         self,
         name: &str,
         state: Shared<Scd2State>,
-        mut ties: impl FnMut(Epoch, i64) + 'static,
+        ties: impl FnMut(Epoch, i64) + 'static,
     ) -> Rows<'s, (Row, Version)> {
-        unary(
-            self,
-            name,
-            |(key, _)| stable_hash(key),
-            move |epoch, changes, out| {
-                let moved = state.borrow_mut().apply(&changes, out);
-                if moved != 0 {
-                    ties(epoch, moved);
-                }
-            },
-        )
+        historise(self, None, name, state, ties)
     }
 }
 
@@ -101,12 +92,20 @@ pub struct Scd2State {
     /// Where runs begin, of the keys with so many changes that a pass over them is not cheap.
     heads: KeyedState,
     small: usize,
+    /// Events and heads of keys that are new in the epoch.
+    new: (Run<ByPrecedence>, Run),
     scratch: Scratch,
 }
 
 impl Default for Scd2State {
     fn default() -> Self {
-        Scd2State { events: KeyedState::new(), heads: KeyedState::new(), small: SMALL, scratch: Scratch::default() }
+        Scd2State {
+            events: KeyedState::new(),
+            heads: KeyedState::new(),
+            small: SMALL,
+            new: Default::default(),
+            scratch: Scratch::default(),
+        }
     }
 }
 
@@ -123,20 +122,32 @@ impl Scd2State {
             events: KeyedState::with_overlay(limit),
             heads: KeyedState::with_overlay(limit),
             small: limit / 4,
-            scratch: Scratch::default(),
+            ..Self::default()
         }
     }
 
     /// Applies the changes of one epoch, appends what it does to the versions to `out`, and
     /// returns by how much the number of losing changes moved.
     pub fn apply(&mut self, changes: &[((Row, Change), Diff)], out: &mut Vec<((Row, Version), Diff)>) -> i64 {
+        let ties = self.portion(changes, &[], out);
+        self.settle();
+        ties
+    }
+}
+
+impl History<(Row, Version)> for Scd2State {
+    fn portion(
+        &mut self,
+        changes: &[((Row, Change), Diff)],
+        _: &[(Row, Diff)],
+        out: &mut Vec<((Row, Version), Diff)>,
+    ) -> i64 {
         let mut ties = 0;
-        let mut runs = (Run::default(), Run::default());
         Batch::new(changes).for_each(precedence, |key, group| {
             let mut events = self.events.at(key);
             if events.is_new() {
                 let index = group.len() > self.small;
-                ties += whole::begin(key, group, index, &mut self.scratch.event, &mut runs, out);
+                ties += whole::begin(key, group, index, &mut self.scratch.event, &mut self.new, out);
                 return;
             }
             let mut heads = self.heads.at(key);
@@ -144,16 +155,22 @@ impl Scd2State {
             ties += if indexed && group.len() * WHOLE < size {
                 let start = out.len();
                 let ties = near::change(key, group, &mut events, &mut heads, &mut self.scratch, out);
-                consolidate_from(out, start);
+                if group.len() > 1 {
+                    consolidate_from(out, start);
+                }
                 ties
             } else {
                 let index = indexed || size + group.len() > self.small;
                 whole::change(key, group, &mut events, index.then_some(&mut heads), out)
             };
         });
-        self.events.load(runs.0);
-        self.heads.load(runs.1);
         ties
+    }
+
+    fn settle(&mut self) {
+        let (events, heads) = std::mem::take(&mut self.new);
+        self.events.load(events);
+        self.heads.load(heads);
     }
 }
 

@@ -22,12 +22,14 @@ use segment::{Draft, Segment};
 pub use segment::{Frozen, Sealed};
 
 /// Entries in the overlay before it becomes a segment, at least.
-const OVERLAY: usize = 1 << 14;
-/// The overlay may hold this part of all entries (at the price of a few words more an entry).
+const OVERLAY: usize = 1 << 12;
+/// The overlay may hold this part of all entries (at the price of a few words more an entry), ...
 const SHARE: usize = 16;
+/// ... but not more than so many times the least, since whoever comes next waits until it is a segment.
+const LARGEST: usize = 4;
 /// Entries of a single key in the overlay before it becomes a segment: they sit in one vector.
 const CROWD: usize = 1 << 10;
-/// Entries that a merge under way moves each time a key is looked up.
+/// Entries that a merge under way moves for each entry that comes, and each time a key is looked up.
 const FUEL: usize = 32;
 /// A segment is at least this many times larger than all younger ones together.
 const GROWTH: usize = 4;
@@ -36,6 +38,19 @@ const GROWTH: usize = 4;
 pub trait Order: 'static {
     /// Compares two `order` byte strings. Equal means the same identity.
     fn compare(a: &[u8], b: &[u8]) -> Ordering;
+
+    /// A number that never descends as `order` ascends. The more it tells apart, the less of a long key is looked at
+    /// when something is searched there.
+    fn prefix(order: &[u8]) -> u128;
+}
+
+/// The first sixteen bytes as a number, shorter strings before longer ones.
+pub(crate) fn prefix(bytes: &[u8]) -> u128 {
+    let mut head = [0; 16];
+    for (slot, byte) in head.iter_mut().zip(bytes) {
+        *slot = *byte;
+    }
+    u128::from_be_bytes(head)
 }
 
 /// Entries in the order of their bytes.
@@ -45,6 +60,10 @@ pub struct Bytewise;
 impl Order for Bytewise {
     fn compare(a: &[u8], b: &[u8]) -> Ordering {
         a.cmp(b)
+    }
+
+    fn prefix(order: &[u8]) -> u128 {
+        prefix(order)
     }
 }
 
@@ -65,7 +84,7 @@ pub struct Entry<'a> {
 /// place only: the overlay or one segment, in which its count can change but its bytes cannot.
 /// When the overlay is full it becomes a segment, and segments merge so that each is several times
 /// larger than all younger ones together. A merge goes on a few entries at a time, each time a key
-/// is looked up, so no change waits for one.
+/// is looked up, in proportion to the entries that have come, so no change waits for one.
 ///
 /// Entries whose count is negative are kept, since the insertion may still come, but navigation
 /// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
@@ -139,12 +158,13 @@ impl<O: Order> KeyedState<O> {
         self.spans.clear();
         for (segment, part) in self.segments.iter().enumerate() {
             if let Some(entries) = part.find(key.hash, &key.key) {
-                self.spans.push(Span { segment, entries });
+                self.spans.push(Span::new(segment, entries));
             }
         }
         let cells = self.overlay.take(&key);
         KeyMut {
             kept: cells.is_some(),
+            near: Default::default(),
             cells: cells.unwrap_or_default(),
             key,
             overlay: &mut self.overlay,
@@ -210,19 +230,20 @@ impl<O: Order> KeyedState<O> {
 
     fn maintain(&mut self) {
         // In proportion to the whole, so that growing rewrites an entry only a few times.
-        if self.size.overlay >= self.limit.max(self.size.entries / SHARE)
+        if self.size.overlay >= (self.size.entries / SHARE).clamp(self.limit, LARGEST * self.limit)
             || self.size.crowded
             || self.overlay.wasteful()
         {
             self.flush();
         }
+        let fresh = std::mem::take(&mut self.size.fresh);
         if self.merge.is_none() {
             self.merge = self.plan().map(|parts| Merge::new(&self.segments, parts));
         }
         if let Some(merge) = &mut self.merge {
             // The more segments have come since it began, the faster it goes.
             let waiting = self.segments.len() - merge.end();
-            let fuel = FUEL.min(self.limit / 4) * (1 + waiting);
+            let fuel = FUEL.min(self.limit / 4) * (1 + waiting) * fresh.max(1);
             if merge.step::<O>(&self.segments, fuel)
                 && let Some(merge) = self.merge.take()
             {
@@ -236,7 +257,7 @@ impl<O: Order> KeyedState<O> {
         let overlay = std::mem::take(&mut self.overlay);
         self.size.overlay = 0;
         self.size.crowded = false;
-        self.push(overlay.flat());
+        self.push(overlay.flat::<O>());
     }
 
     fn push(&mut self, segment: Segment) {
@@ -277,7 +298,7 @@ impl<O: Order> KeyedState<O> {
     /// already.
     pub fn thaw(&mut self, frozen: &[Frozen], keep: &dyn Fn(u64) -> bool) {
         for run in frozen {
-            let segment = run.thaw(keep);
+            let segment = run.thaw::<O>(keep);
             self.size.entries += segment.len() - segment.dead();
             self.push(segment);
         }
@@ -311,7 +332,7 @@ impl<O: Order> Run<O> {
     /// come in ascending order, each identity once.
     pub fn push(&mut self, order: &[u8], data: &[u8], count: i64) {
         if count != 0 {
-            self.segment.push(order, data, count);
+            self.segment.push::<O>(order, data, count);
         }
     }
 

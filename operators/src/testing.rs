@@ -1,7 +1,7 @@
 //! What the tests of the operators share.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use differential_dataflow::ExchangeData;
@@ -10,6 +10,7 @@ use timely::CommunicationConfig;
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
 
+use crate::epochs::{LIMITS, Limits};
 use crate::{Change, Diff, Epoch, Frozen, Row, Rows, Sealed, Snapshot, Upsert};
 
 /// A seeded generator (splitmix64).
@@ -116,12 +117,34 @@ pub(crate) fn once<D: Ord>(items: impl IntoIterator<Item = D>) -> BTreeMap<D, Di
 }
 
 /// Runs a dataflow over two feeds and returns the changes of its output by epoch. Rows are spread
-/// over the workers; up to `in_flight` epochs are open at once.
+/// over the workers; up to `in_flight` epochs are open at once. However little the operators do in one go, the changes
+/// must be the same.
 pub(crate) fn run2<D1, D2, E>(
     workers: usize,
     in_flight: usize,
     feeds: (Feed<D1>, Feed<D2>),
     build: impl for<'s> Fn(Rows<'s, D1>, Rows<'s, D2>) -> Rows<'s, E> + Send + Sync + 'static,
+) -> Feed<E>
+where
+    D1: ExchangeData + Sync,
+    D2: ExchangeData + Sync,
+    E: ExchangeData,
+{
+    let build = Arc::new(build);
+    let run = |limits| run_limited(limits, workers, in_flight, feeds.clone(), Arc::clone(&build));
+    let all = run(Limits { fuel: usize::MAX, split: usize::MAX });
+    let (fuel, split) = if (feeds.0.len() + workers).is_multiple_of(2) { (1, 0) } else { (7, 16) };
+    let limited = run(Limits { fuel, split });
+    assert!(limited == all, "with fuel {fuel}, the changes of some epoch are others");
+    all
+}
+
+fn run_limited<D1, D2, E>(
+    limits: Limits,
+    workers: usize,
+    in_flight: usize,
+    feeds: (Feed<D1>, Feed<D2>),
+    build: Arc<impl for<'s> Fn(Rows<'s, D1>, Rows<'s, D2>) -> Rows<'s, E> + Send + Sync + 'static>,
 ) -> Feed<E>
 where
     D1: ExchangeData + Sync,
@@ -140,6 +163,7 @@ where
     };
     let config = timely::Config { communication, worker: timely::WorkerConfig::default() };
     let guards = timely::execute(config, move |worker| {
+        LIMITS.set(limits);
         let (index, peers) = (worker.index(), worker.peers());
         let mut left: InputSession<Epoch, D1, Diff> = InputSession::new();
         let mut right: InputSession<Epoch, D2, Diff> = InputSession::new();
@@ -206,6 +230,43 @@ where
     let nothing = vec![Vec::new(); feed.len()];
     run2(workers, in_flight, (feed, nothing), move |rows, _: Rows<'_, ()>| build(rows))
 }
+
+/// Runs an operator on changes, with truncates if there are any, checks how many changes it says lose, and returns the
+/// changes of its output by epoch.
+pub(crate) fn run_history<E: ExchangeData>(
+    workers: usize,
+    in_flight: usize,
+    changes: &Feed<(Row, Change)>,
+    truncates: &Feed<Row>,
+    build: impl for<'s> Fn(Rows<'s, (Row, Change)>, Option<Rows<'s, Row>>, Ties) -> Rows<'s, E> + Send + Sync + 'static,
+) -> Feed<E> {
+    let told = Told::default();
+    let by_operator = Arc::clone(&told);
+    let truncated = !truncates.iter().all(Vec::is_empty);
+    let output = run2(workers, in_flight, (changes.clone(), truncates.clone()), move |changes, truncates| {
+        let told = Arc::clone(&by_operator);
+        let ties = move |epoch, moved| {
+            *told.lock().unwrap().entry((LIMITS.get().fuel, epoch)).or_default() += moved;
+        };
+        build(changes, truncated.then_some(truncates), Box::new(ties))
+    });
+    let told = told.lock().unwrap();
+    let runs: BTreeSet<usize> = told.keys().map(|(fuel, _)| *fuel).chain([usize::MAX]).collect();
+    for fuel in runs {
+        let mut lost = 0;
+        for (epoch, input) in totals(changes).iter().enumerate() {
+            lost += told.get(&(fuel, epoch as Epoch)).copied().unwrap_or(0);
+            assert_eq!(lost, losers(input), "losers after epoch {epoch}");
+        }
+    }
+    output
+}
+
+/// Who is told by how many the losing changes have moved in an epoch.
+pub(crate) type Ties = Box<dyn FnMut(Epoch, i64)>;
+
+/// What was told, by the operators' fuel and by epoch.
+type Told = Arc<Mutex<BTreeMap<(usize, Epoch), i64>>>;
 
 /// Checks that `output`, added up, is what `oracle` makes of the input after each epoch.
 pub(crate) fn check<D: Clone + Ord + std::fmt::Debug, E: Clone + Ord + std::fmt::Debug>(

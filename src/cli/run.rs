@@ -240,6 +240,9 @@ fn progress(spinner: &ProgressBar) -> Progress {
 fn render(report: &RunReport) -> String {
     let mut out = String::new();
     if report.epochs.is_empty() {
+        if report.cleaned > 0 {
+            let _ = writeln!(out, "{}: {} files cleaned away that had been read", report.pipeline, report.cleaned);
+        }
         let _ = match report.last_epoch {
             Some(epoch) => writeln!(out, "{}: nothing new since epoch {epoch}; nothing was committed", report.pipeline),
             None => writeln!(out, "{}: there is nothing to read yet; nothing was committed", report.pipeline),
@@ -254,7 +257,22 @@ fn render(report: &RunReport) -> String {
             many.last().copied().unwrap_or_default()
         ),
     };
-    let _ = writeln!(out, "{}: {epochs} complete, {} files read", report.pipeline, report.files);
+    let _ = write!(out, "{}: {epochs} complete, {} files read", report.pipeline, report.files);
+    let _ = match report.cleaned {
+        0 => writeln!(out),
+        cleaned => writeln!(out, ", {cleaned} cleaned away"),
+    };
+    for (flow, source) in &report.sources {
+        let _ = write!(
+            out,
+            "  flow {flow}: records malformed {}, left out {}, rescued {}",
+            source.malformed, source.dropped, source.rescued
+        );
+        let _ = match source.corrupt_files {
+            0 => writeln!(out),
+            files => writeln!(out, "; files not readable to their end {files}"),
+        };
+    }
     for table in &report.tables {
         let _ = writeln!(out, "\n{} ({})", table.name, table.kind);
         let _ = writeln!(

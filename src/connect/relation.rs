@@ -316,12 +316,15 @@ impl Reader<'_> {
                 }
                 inner.to_lowercase()
             }
-            "json" | "csv" | "parquet" => format,
+            "kafka" | "kinesis" | "pubsub" | "pulsar" | "rate" | "socket" => {
+                return Err(not_supported(&format!("reading {format}")));
+            }
             "" => {
                 return Err(Error::user("INVALID_OPTION", "reading files needs a format")
                     .help("spark.readStream.format('json')"));
             }
-            other => return Err(not_supported(&format!("reading {other}"))),
+            // Which formats of files there are, the sources know.
+            _ => format,
         };
         options.insert("format".to_owned(), format);
         let declared = match source.schema.as_deref().filter(|schema| !schema.is_empty()) {

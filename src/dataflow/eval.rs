@@ -27,14 +27,24 @@ pub fn evaluate(expr: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Result<Arra
     expr.evaluate(rows)?.into_array(rows.num_rows())
 }
 
+/// Most bytes of the values of one expression that are put together from those of single rows.
+const LARGEST: usize = 2 << 30;
+
 /// Evaluates; on failure finds the first row that fails.
 pub fn evaluate_rows(expr: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Result<ArrayRef, BadRow> {
     match evaluate(expr, rows) {
         Ok(array) => Ok(array),
         Err(_) if rows.num_rows() > 1 => {
             let mut parts = Vec::with_capacity(rows.num_rows());
+            let mut size = 0;
             for index in 0..rows.num_rows() {
-                parts.push(evaluate(expr, &rows.slice(index, 1)).map_err(|e| bad(index, &e))?);
+                let part = evaluate(expr, &rows.slice(index, 1)).map_err(|e| bad(index, &e))?;
+                size += part.get_array_memory_size();
+                if size > LARGEST {
+                    let message = format!("the values of one batch of rows have more than {LARGEST} bytes");
+                    return Err(BadRow { index, message });
+                }
+                parts.push(part);
             }
             join_arrays(&parts).map_err(|e| BadRow { index: 0, message: e.to_string() })
         }

@@ -19,6 +19,14 @@ const AHEAD: usize = 32;
 type Places = Vec<(RowHash, Position)>;
 
 impl Table {
+    /// Learns where every live row is, if that is not known yet; without it, the commit does so that first deletes a row.
+    ///
+    /// # Errors
+    /// External errors of the storage; the table can be used all the same.
+    pub async fn prepare(&mut self) -> Result<()> {
+        if self.index.is_some() { Ok(()) } else { self.build_index().await }
+    }
+
     /// Learns where every live row is. Files are read side by side.
     pub(crate) async fn build_index(&mut self) -> Result<()> {
         self.moves.clear();

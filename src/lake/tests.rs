@@ -250,6 +250,23 @@ async fn a_difference_is_committed_once_and_an_empty_one_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_knows_its_rows_before_any_goes_is_changed_alike() {
+    let (_folder, lake) = new_lake().await;
+    let wanted = spec(&ints(&[]).schema());
+    let mut table = Table::open_or_create(&lake, wanted.clone()).await.unwrap();
+    table.commit(change(1, &[1, 2, 2, 3], &[])).await.unwrap().unwrap();
+    let mut table = Table::open_or_create(&lake, wanted).await.unwrap();
+    assert!(table.index.is_none());
+    table.prepare().await.unwrap();
+    assert!(table.index.is_some());
+    // Rows that come after it are known as well.
+    table.commit(change(2, &[4, 5], &[])).await.unwrap().unwrap();
+    table.prepare().await.unwrap();
+    table.commit(change(3, &[], &[2, 4])).await.unwrap().unwrap();
+    assert_eq!(numbers(&table).await, [1, 2, 3, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_row_is_compared_before_it_is_deleted() {
     let (_folder, lake) = new_lake().await;
     let mut table = Table::open_or_create(&lake, spec(&ints(&[]).schema())).await.unwrap();

@@ -15,6 +15,7 @@ use super::source::Source;
 use super::{Dataset, Flow, FlowKind, Pipeline, Query, ReadTable, Relation, RelationSource, TableName};
 use crate::error::{Error, Result, Span};
 use crate::sql::{Context, Snippets, absolute};
+use crate::stack::on_large_stack;
 
 /// What the project file (or the embedding program) says of the pipeline as a whole.
 #[derive(Clone, Debug)]
@@ -144,6 +145,10 @@ impl Pipeline {
     /// `PARSE_SYNTAX_ERROR`, or `NOT_A_QUERY` for any other statement, with the place in `<query>`; everything that is
     /// refused in a query of a definition; `INVALID_STREAM`, since such a query reads tables as they are.
     pub fn read_query(&self, sql: &str) -> Result<Query> {
+        on_large_stack(|| self.query_of(sql))
+    }
+
+    fn query_of(&self, sql: &str) -> Result<Query> {
         let root = std::path::absolute(".")
             .map_err(|e| Error::external("CANNOT_READ", "no path to the current folder").caused_by(e))?;
         let defaults = Defaults { catalog: self.catalog.clone(), schema: self.schema.clone() };

@@ -11,11 +11,15 @@ use super::query::Planner;
 use super::{Plan, Settings, SourceKind, session};
 use crate::error::Result;
 use crate::pipeline::{Dataset, DatasetKind, Flow, Graph, Pipeline, RelationSource, TableName};
+use crate::stack::on_large_stack;
 
 /// What planning must know of the world outside: the columns of files and tables.
-pub trait Outside {
+pub trait Outside: Sync {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+
+    /// What is to be said of how a source is read, which is no error: stable codes and sentences.
+    fn warnings(&self, kind: &SourceKind) -> Vec<(&'static str, String)>;
     /// The stable name of a flow's sources: the name under which the flow first read them.
     ///
     /// # Errors
@@ -34,6 +38,10 @@ pub trait Outside {
 /// Plans a pipeline: types, columns, expressions, replay points, fingerprints. All mistakes of one dataset's queries are
 /// reported; a dataset that reads a faulty one is not looked at.
 pub fn analyze(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
+    on_large_stack(|| plan(pipeline, outside))
+}
+
+fn plan(pipeline: &Pipeline, outside: &dyn Outside) -> Result<Plan> {
     let settings = Settings::of(&pipeline.configuration)?;
     let zone: Arc<str> = settings.zone.name().into();
     let planner = Planner { session: session(true, &settings)?, settings, sources: &pipeline.sources };

@@ -18,8 +18,8 @@ use super::schema::{position, stored_field, stored_schema, stored_type};
 use super::{Outside, Source, SourceKind};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, LEFT_COLUMN, ReadMode, ReadTable,
-    Relation, RelationSource, TableName, near_miss,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, LEFT_COLUMN, ReadFiles, ReadMode,
+    ReadTable, Relation, RelationSource, TableName, near_miss,
 };
 
 /// A relation of a flow.
@@ -190,7 +190,7 @@ fn draft_flow<'a>(
                 counter += 1;
                 let id = if many { format!("{origin}:{counter}") } else { origin.clone() };
                 let kind = match &relation.source {
-                    RelationSource::Files(files) => SourceKind::Files(files.clone()),
+                    RelationSource::Files(files) => SourceKind::Files(in_zone(files, planner)),
                     RelationSource::External { name, location, read } => {
                         let location = location.clone().unwrap_or_else(|| outside.location(name));
                         SourceKind::Delta { location, read: as_read(read, flow, once) }
@@ -207,8 +207,10 @@ fn draft_flow<'a>(
                     schema = Arc::new(Schema::new(fields));
                 }
                 let schema = stored_schema(&schema);
+                let warnings = outside.warnings(&kind);
                 let source = Source {
                     id,
+                    warnings,
                     flow: flow.name.clone(),
                     kind,
                     schema: Arc::clone(&schema),
@@ -227,6 +229,17 @@ fn draft_flow<'a>(
         FlowKind::AutoCdc(_) => None,
     };
     Ok(DraftFlow { flow, reads, plan })
+}
+
+/// Files whose options name no time zone are read in the session's.
+fn in_zone(files: &ReadFiles, planner: &Planner<'_>) -> ReadFiles {
+    let mut files = files.clone();
+    let zone = &planner.settings.zone;
+    let named = files.options.keys().any(|x| x.trim_start_matches("cloudfiles.").eq_ignore_ascii_case("timezone"));
+    if !named && !zone.is_utc() {
+        files.options.insert("timezone".to_owned(), zone.name().to_owned());
+    }
+    files
 }
 
 /// How a flow reads a table. What is read once never goes. Straight into AUTO CDC, the keys tell an update from a delete,

@@ -88,7 +88,7 @@ pub fn explain(plan: &Plan) -> Vec<Explained> {
 
 fn dataset_of(plan: &Plan, dataset: &DatasetPlan) -> Explained {
     let mut reads: Vec<String> = Vec::new();
-    let mut read = |input: Input| {
+    let mut read = |input: Input, _: &[usize]| {
         let name = input_name(plan, input);
         if !reads.contains(&name) {
             reads.push(name);

@@ -11,20 +11,33 @@ use datafusion::sql::sqlparser::tokenizer::Location;
 pub(super) fn resolve(query: &mut Query, name: &str, at: Location) -> bool {
     let mut lists = Lists { name: name.to_lowercase(), at, resolved: false };
     let _ = VisitMut::visit(query, &mut lists);
-    lists.resolved && Visit::visit(query, &mut Size(0)).is_continue()
+    lists.resolved && Visit::visit(query, &mut Size::default()).is_continue()
 }
 
 /// How many expressions a query may have after its references are written out, since they double with each of a chain.
-const LIMIT: usize = 20_000;
+const LIMIT: usize = 2000;
 
-struct Size(usize);
+/// How deep it may be.
+const DEPTH: usize = 40;
+
+#[derive(Default)]
+struct Size {
+    expressions: usize,
+    depth: usize,
+}
 
 impl Visitor for Size {
     type Break = ();
 
     fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
-        self.0 += 1;
-        if self.0 > LIMIT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        self.expressions += 1;
+        self.depth += 1;
+        if self.expressions > LIMIT || self.depth > DEPTH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn post_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
     }
 }
 

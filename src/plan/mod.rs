@@ -28,7 +28,7 @@ mod syntax;
 pub(crate) mod tests;
 mod unique;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ pub use context::session;
 pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
 pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub use frame::plan_frame;
+pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
 pub use generate::lift_generators;
 pub use identifiers::fold as fold_identifiers;
@@ -93,6 +94,8 @@ pub struct Source {
     pub schema: SchemaRef,
     /// Read once, when first seen, and never again.
     pub once: bool,
+    /// What is to be said of how it is read: a stable code and a sentence.
+    pub warnings: Vec<(&'static str, String)>,
     /// Where it is named.
     pub span: Span,
 }
@@ -382,6 +385,25 @@ pub struct CdcFlow {
     pub truncate: Option<Arc<dyn PhysicalExpr>>,
 }
 
+impl Plan {
+    /// The columns of a source that something reads.
+    pub fn used(&self, source: usize) -> BTreeSet<usize> {
+        let mut used = BTreeSet::new();
+        let mut note = |input: Input, columns: &[usize]| {
+            if input == Input::Source(source) {
+                used.extend(columns);
+            }
+        };
+        for dataset in &self.datasets {
+            match &dataset.feed {
+                Feed::Append(flows) => flows.iter().for_each(|(_, node)| node.leaves(&mut note)),
+                Feed::Cdc(cdc) => cdc.flows.iter().for_each(|flow| flow.input.leaves(&mut note)),
+            }
+        }
+        used
+    }
+}
+
 impl Node {
     /// Columns on the outgoing edge.
     pub fn schema(&self) -> &SchemaRef {
@@ -395,10 +417,10 @@ impl Node {
         }
     }
 
-    /// Calls `f` on every leaf.
-    pub fn leaves(&self, f: &mut impl FnMut(Input)) {
+    /// Calls `f` on every leaf, with the columns that it keeps.
+    pub fn leaves(&self, f: &mut impl FnMut(Input, &[usize])) {
         match self {
-            Node::Read { input, .. } => f(*input),
+            Node::Read { input, columns, .. } => f(*input, columns),
             Node::Map { input, .. } | Node::Clock { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
             Node::Union { inputs, .. } => inputs.iter().for_each(|n| n.leaves(f)),
             Node::Match(node) => {

@@ -129,7 +129,7 @@ fn has_rows(frame: &Frame) -> bool {
 }
 
 /// How many references to names of the same select list a query may have.
-const LATERAL: usize = 500;
+const LATERAL: usize = 64;
 
 /// The column that is missing, and where it is named.
 fn missing(error: &DataFusionError) -> Option<(String, Location)> {

@@ -14,6 +14,10 @@ use crate::project::load_sql;
 struct Declared;
 
 impl Outside for Declared {
+    fn warnings(&self, _: &SourceKind) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     fn schema(&self, _: &str, kind: &SourceKind) -> Result<SchemaRef> {
         Ok(match kind {
             SourceKind::Files(read) => read.schema.clone().expect("tests declare schemas"),

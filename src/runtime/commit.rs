@@ -36,6 +36,8 @@ pub enum ToCommitter {
         /// Numbers to be kept with the commit.
         metrics: BTreeMap<String, u64>,
     },
+    /// Learn where the table's rows are, so that the first that goes does not wait for that.
+    Prepare,
 }
 
 /// The end of one commit.
@@ -127,6 +129,11 @@ impl Actor {
             select! {
                 recv(mailbox) -> message => match message {
                     Ok(ToCommitter::Hold(batches)) => self.held.extend(batches),
+                    Ok(ToCommitter::Prepare) => {
+                        if let Err(error) = self.io.block_on(self.table.prepare()) {
+                            tracing::warn!(table = self.table.name(), "{error}");
+                        }
+                    }
                     Ok(ToCommitter::Commit { epoch, batches, compare, metrics }) => {
                         if !self.epoch(epoch, (batches, metrics), compare, done) {
                             break;

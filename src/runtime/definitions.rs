@@ -73,7 +73,7 @@ pub fn stays(plan: &Plan, history: &History, source: usize) -> Result<()> {
     let Some(about) = plan.sources.get(source) else { return Ok(()) };
     let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(DatasetPlan::label);
     let (Some(before), Some(now)) = (history.fingerprints.get(&source_key(&about.id)), now) else { return Ok(()) };
-    if *before == now || history.seen(&about.id).is_none_or(BTreeSet::is_empty) {
+    if *before == now || history.seen(&about.id).is_none_or(BTreeMap::is_empty) {
         return Ok(());
     }
     let fed = target(plan, source).map(DatasetPlan::label).unwrap_or_default();
@@ -116,7 +116,7 @@ fn place(kind: &SourceKind) -> String {
 pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
     fn reads(plan: &Plan, node: &Node, source: usize) -> bool {
         let mut found = false;
-        node.leaves(&mut |input| {
+        node.leaves(&mut |input, _| {
             found |= match input {
                 Input::Source(index) => index == source,
                 // A view between the source and the table.

@@ -8,9 +8,11 @@ use tokio::runtime::Handle;
 
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
+use super::clean::clean;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
 use super::follow::{Follow, Look};
+use super::grow::SCHEMA_GREW;
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -43,13 +45,21 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
     let ready = Ready::find(pipeline, &lake, &seen, options, &options.flows, io)?;
-    if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() && options.continuous.is_none() {
-        return Ok(ready.report(pipeline, &lake, &seen));
+    for source in &ready.plan.sources {
+        // An option that is misspelt may have been meant to change what is read.
+        let unknown = source.warnings.iter().filter(|(code, _)| *code == "UNKNOWN_OPTION");
+        unknown.for_each(|(_, message)| say(&format!("flow {}: {message}", source.flow)));
+    }
+    let clock = RunClock::new(&seen, options);
+    if ready.is_idle(&seen) && !clock.is_due() && options.continuous.is_none() {
+        let cleaned = clean(&ready.plan, &seen, clock.now())?;
+        return Ok(RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) });
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
     let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
-    let mut session = Session { pipeline, options, io, lake, lock: Arc::new(lock), total: None, say: &say };
+    let mut session =
+        Session { pipeline, options: options.clone(), io, lake, lock: Arc::new(lock), total: None, say: &say };
     if history.open.is_some() && selective {
         // What an earlier run left open is of another kind: it is finished first, by itself.
         session.run(begun.take(), true)?;
@@ -58,6 +68,14 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     loop {
         let before = session.epochs();
         let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
+        if error.code() == SCHEMA_GREW {
+            say(&error.to_string());
+            if session.epochs() > before {
+                session.options.selection = session.options.selection.rest();
+            }
+            session.lock.check()?;
+            continue;
+        }
         // A refresh that is begun a second time would do what it has done once more.
         let pause = if selective { None } else { retry.pause(&error, session.epochs() > before) };
         let Some(pause) = pause else { return Err(error) };
@@ -72,7 +90,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
 /// From the storage as it is to the end of the run, or to the first error; then another one can follow.
 struct Session<'a> {
     pipeline: &'a Pipeline,
-    options: &'a RunOptions,
+    options: RunOptions,
     io: &'a Handle,
     lake: Lake,
     lock: Arc<RunLock>,
@@ -89,7 +107,7 @@ impl Session<'_> {
     /// Runs, with the log and what there is to do, if they are known already. With `finish_only` it ends when what an earlier
     /// run left open is finished.
     fn run(&mut self, begun: Option<(EpochLog, Option<Ready>)>, finish_only: bool) -> Result<()> {
-        let (options, io, lake) = (self.options, self.io, &self.lake);
+        let (options, io, lake) = (&self.options, self.io, &self.lake);
         let (mut log, ready) = match begun {
             Some(begun) => begun,
             None => {
@@ -150,6 +168,7 @@ impl Session<'_> {
         let idle = ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty();
         if idle && options.continuous.is_none() {
             // Readers find empty tables rather than none.
+            total.cleaned += clean(&ready.plan, &history, clock.now())?;
             return Ok(());
         }
         if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {

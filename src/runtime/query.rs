@@ -25,6 +25,7 @@ use crate::plan::{
     read_as_spark, session,
 };
 use crate::sql::read_query;
+use crate::stack::on_large_stack;
 
 /// The rows of a query.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ pub struct QueryResult {
 /// # Errors
 /// A query that cannot be parsed or planned (user), tables that cannot be read (external).
 pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
-    io()?.block_on(answer(pipeline, sql, None))
+    on_large_stack(|| io()?.block_on(answer(pipeline, sql, None)))
 }
 
 /// As [`query`], with every table as it was at the end of an epoch; if that epoch was aborted, of the one before it.
@@ -51,7 +52,7 @@ pub fn query(pipeline: &Pipeline, sql: &str) -> Result<QueryResult> {
 /// `EPOCH_NOT_KEPT` (user) for an epoch that is not complete, or so long ago that it is not known any more what the tables
 /// held then, or that files have been removed since; otherwise as [`query`].
 pub fn query_as_of(pipeline: &Pipeline, sql: &str, epoch: u64) -> Result<QueryResult> {
-    io()?.block_on(answer(pipeline, sql, Some(epoch)))
+    on_large_stack(|| io()?.block_on(answer(pipeline, sql, Some(epoch))))
 }
 
 /// Versions of the tables at the end of an epoch.

@@ -37,6 +37,15 @@ impl Supervisor {
         }
     }
 
+    /// Lets the tables of AUTO CDC learn where their rows are while there is nothing else to do.
+    pub(super) fn prepare(&self) -> Result<()> {
+        let merged = |table: &&TableId| match table {
+            TableId::Rows(index) => self.plan.datasets.get(*index).is_some_and(|d| matches!(d.feed, Feed::Cdc(_))),
+            TableId::Quarantine(_) => false,
+        };
+        self.committers.keys().filter(merged).try_for_each(|table| self.hand_over(*table, ToCommitter::Prepare))
+    }
+
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
         let known = self.log.history().stray.iter().chain(&self.foreign);
@@ -107,6 +116,11 @@ impl Supervisor {
         self.io.block_on(self.log.complete(&complete))?;
         self.intent.settled(begin, &complete.returned, &plan);
         self.checkpoints.passed();
+        for (source, stats) in &computed.sources {
+            if let Some(source) = plan.sources.get(*source) {
+                self.report.count_source(&source.flow, stats);
+            }
+        }
         for (dataset, counts) in &computed.counts {
             if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
                 self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::OnEpoch;
 use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
+use super::clean::clean;
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
@@ -27,6 +28,7 @@ use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
 use crate::plan::Plan;
+use crate::sources::NEW_COLUMNS;
 
 /// One run: its actors, its log, and what it has come to.
 pub(super) struct Supervisor {
@@ -86,7 +88,9 @@ impl Supervisor {
         if self.finish_only {
             return Ok(());
         }
+        let mut prepared = false;
         loop {
+            let before = self.total.epochs.len();
             while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
                 if self.stop.is_requested() {
                     break;
@@ -95,7 +99,13 @@ impl Supervisor {
                 self.epoch(share, say)?;
                 self.checkpoint(false, say)?;
             }
+            if follow.is_none() || self.total.epochs.len() > before {
+                self.total.cleaned += clean(&self.plan, self.log.history(), self.clock.now())?;
+            }
             let Some(follow) = &mut follow else { break };
+            if !std::mem::replace(&mut prepared, true) {
+                self.prepare()?;
+            }
             if !follow.wait(&self.stop, self.clock.until_due()) {
                 break;
             }
@@ -254,6 +264,7 @@ impl Supervisor {
                 index: *index,
                 source: source.clone(),
                 position: position.clone(),
+                used: self.plan.used(*index),
                 epoch,
                 wall_micros,
                 stored,
@@ -272,7 +283,15 @@ impl Supervisor {
                 recv(done) -> read => {
                     let Ok(Read { source, result }) = read else { break };
                     reading -= 1;
-                    if let Err(error) = result {
+                    let result = match result {
+                        Err(error) if error.code() == NEW_COLUMNS => {
+                            Err(self.grow(source, share.get(&source), error)?)
+                        }
+                        other => other,
+                    };
+                    match result {
+                    Ok(stats) => computed.sources.push((source, stats)),
+                    Err(error) => {
                         if error.fault() == Fault::Internal {
                             self.ended()?;
                         }
@@ -280,6 +299,7 @@ impl Supervisor {
                             Some(s) => error.flow(&s.id).epoch(epoch),
                             None => error,
                         });
+                    }
                     }
                 }
                 recv(self.events) -> event => {

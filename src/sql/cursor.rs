@@ -6,6 +6,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpan, Word};
 
+use super::depth::check_depth;
 use super::dialect::PipelineDialect;
 use super::stream::{MARK, OPTIONS};
 use crate::error::{Error, Result, Span};
@@ -205,6 +206,7 @@ impl Cursor {
             return Err(self.unexpected("an expression"));
         }
         let rest = self.tokens.get(self.position..).unwrap_or_default().to_vec();
+        check_depth(&self.file, &rest)?;
         let mut parser = parser(rest);
         let expr = parser.parse_expr().map_err(|error| syntax_error(&self.file, &error, &parser, self.end))?;
         self.position += parser.get_current_index() + 1;

@@ -187,9 +187,13 @@ fn interval(parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
         text || unit_at(parser, 1 + width).is_some()
     });
     if !literal {
-        let token = parser.peek_nth_token_ref(1);
-        if matches!(token.token, Token::Word(_) | Token::LParen | Token::Period) {
-            return None;
+        match parser.peek_nth_token_ref(1).token {
+            Token::Period => return None,
+            Token::Word(_) if unit_at(parser, 2).is_some() => {
+                let message = "INTERVAL takes a number that is written out; timestampadd(DAY, n, at) takes a column";
+                return Some(Err(ParserError::ParserError(message.to_owned())));
+            }
+            _ => {}
         }
         parser.advance_token();
         let span = parser.get_current_token().span;

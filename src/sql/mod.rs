@@ -9,6 +9,7 @@ mod cdc;
 mod clause;
 mod cursor;
 mod dataset;
+mod depth;
 mod dialect;
 mod interpolate;
 mod read_files;

@@ -38,6 +38,11 @@ pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpa
                 schema = Some(parse_schema(&text).map_err(|error| in_literal(context, &error, literal))?);
             }
             "path" | "schema" => return Err(twice(&key, place)),
+            _ if key.ends_with("cleansource.movedestination") || key == "sourcearchivedir" => {
+                if options.insert(key.clone(), absolute(context.root, &text)).is_some() {
+                    return Err(twice(&key, place));
+                }
+            }
             _ => {
                 if options.insert(key.clone(), text).is_some() {
                     return Err(twice(&key, place));

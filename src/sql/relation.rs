@@ -11,6 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpan, Word};
 
 use super::cursor::{parser, syntax_error, written_name};
+use super::depth::check_depth;
 use super::read_files::{cloud_files, not_a_path, read_files};
 use super::refused::{SAMPLE, is_generator, refuse_expr, refuse_factor, refuse_query, refuse_select};
 use super::statement::Context;
@@ -49,6 +50,7 @@ pub(super) fn parse_query(context: &Context<'_>, tokens: Vec<TokenWithSpan>, end
 }
 
 pub(super) fn parse(file: &Source, tokens: Vec<TokenWithSpan>, end: AstSpan) -> Result<Box<Query>> {
+    check_depth(file, &tokens)?;
     let attempt = |tokens: Vec<TokenWithSpan>, end: AstSpan| {
         let mut parser = parser(tokens);
         let query = parser.parse_query().map_err(|error| syntax_error(file, &error, &parser, end))?;

@@ -70,6 +70,7 @@ pub(crate) fn read_built(text: &str, at: AstSpan) -> Result<Expr> {
         let message = format!("expected the end of the expression, found `{rest}`");
         return Err(Error::user("PARSE_SYNTAX_ERROR", message).at(&file.span(*span)));
     }
+    without_query(&file, &parsed, &file.span(AstSpan { start: file.location(0), end: end.end }), "an expression")?;
     if at == AstSpan::empty() {
         return Ok(parsed);
     }

@@ -19,6 +19,7 @@ use crate::pipeline::declaration::{Declarations, Defaults, FlowBody, FlowDeclara
 use crate::pipeline::names::near_miss;
 use crate::pipeline::source::Source;
 use crate::pipeline::{DatasetKind, Name};
+use crate::stack::on_large_stack;
 
 /// Prefixes of keys that set something in the engine; every other key of SET is a variable of its file.
 const ENGINE_KEYS: [&str; 3] = ["spark.", "pipelines.", "silverflow."];
@@ -79,6 +80,14 @@ impl<'a> Context<'a> {
 
 /// Reads all statements of a file. A statement with a mistake is left out and its error returned with the others.
 pub(crate) fn parse_file(
+    context: &mut Context<'_>,
+    configuration: &BTreeMap<String, String>,
+    declarations: &mut Declarations,
+) -> Vec<Error> {
+    on_large_stack(|| Ok(statements(context, configuration, declarations))).unwrap_or_else(|error| vec![error])
+}
+
+fn statements(
     context: &mut Context<'_>,
     configuration: &BTreeMap<String, String>,
     declarations: &mut Declarations,

@@ -292,3 +292,31 @@ fn a_panic_in_a_worker_is_contained() {
     silverflow(&project, &["run"]).check(0, &["main.default.orders"]);
     assert_eq!(project.rows("SELECT id FROM orders").len(), 1);
 }
+
+#[test]
+fn a_dry_run_explains_how_each_dataset_is_computed() {
+    let project = orders();
+    silverflow(&project, &["dry-run", "--explain"]).check(
+        0,
+        &[
+            "main.default.raw (streaming table)",
+            "replay point",
+            "columns id BIGINT, s BIGINT, amount BIGINT",
+            "rule positive: amount > 0 [quarantine]",
+            "by the row alone",
+            "merge by key, SCD type 2, sequence s, history of amount; keys id; remembers every event",
+        ],
+    );
+    let machine = silverflow(&project, &["dry-run", "--json"]);
+    let found: Value = serde_json::from_str(&machine.check(0, &[]).out).unwrap();
+    let datasets = found["datasets"].as_array().unwrap();
+    let raw = datasets.iter().find(|d| d["name"] == "main.default.raw").unwrap();
+    assert_eq!(raw["columns"][2], json!({"name": "amount", "type": "BIGINT"}));
+    assert_eq!(raw["rules"][1]["judged"], "by the row alone");
+    let merged = datasets.iter().find(|d| d["name"] == "main.default.orders").unwrap();
+    assert_eq!(merged["flows"][0]["operators"][0]["keys"], json!(["id"]));
+    project.define("CREATE STREAMING TABLE t LOCATION 'x' AS SELECT * FROM STREAM s;");
+    let wrong = silverflow(&project, &["dry-run", "--json"]);
+    let found: Value = serde_json::from_str(&wrong.check(2, &[]).out).unwrap();
+    assert_eq!(found["error"]["code"], "NOT_SUPPORTED");
+}

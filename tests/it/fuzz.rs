@@ -113,7 +113,10 @@ fn definitions_in_sql() {
     inputs.push(definitions(0, "*").into_bytes());
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     inputs.extend(readme.split("```sql\n").skip(1).map(|block| block.split("```").next().unwrap().as_bytes().to_vec()));
-    assert!(inputs.len() > 5);
+    for folder in ["accepted", "refused", "lints"] {
+        inputs.extend(crate::language::files(folder).into_iter().map(|(_, text)| text.into_bytes()));
+    }
+    assert!(inputs.len() > 50);
     let mut dice = Dice::new(1);
     let (mut loaded, tries) = (0, times(4000));
     for _ in 0..tries {
@@ -145,6 +148,82 @@ fn definitions_that_are_planned() {
             assert_ne!(error.fault(), Fault::Internal, "{error}\n{text}");
         }
     }
+}
+
+/// What nests is read or refused, however deep, and soon.
+#[test]
+fn what_nests_deep() {
+    let project = crate::language::project("", false);
+    let query = |select: String| format!("CREATE STREAMING TABLE t AS {select};");
+    for n in [30, 100, 3000] {
+        let around = |open: &str, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(n), close.repeat(n));
+        let chain = |link: &str| vec!["id"; n].join(link);
+        for text in [
+            query(format!("SELECT {} AS x FROM STREAM s", around("(", "id", ")"))),
+            query(format!("SELECT id FROM {}", around("(", "s", ")"))),
+            query(format!("SELECT id FROM {}", around("s JOIN (", "s", ")"))),
+            query(around("(", "SELECT id FROM STREAM s", ")")),
+            query(around("SELECT * FROM (", "SELECT id FROM STREAM s", ") AS x")),
+            query(format!("SELECT CAST(id AS {}) AS x FROM STREAM s", around("ARRAY<", "INT", ">"))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("INTERVAL ", "'1 day'", ""))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("ARRAY[", "1", "]"))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("tags[", "1", "]"))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("CASE WHEN id > 1 THEN ", "1", " END"))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("upper(", "name", ")"))),
+            query(format!("SELECT {} AS x FROM STREAM s", around("transform(tags, y -> ", "1", ")"))),
+            query(format!("SELECT {} AS x FROM STREAM s", chain(" + "))),
+            query(format!("SELECT id FROM STREAM s WHERE id = {}", chain(" OR id = "))),
+            query(format!("SELECT id{} AS x FROM STREAM s", "::INT".repeat(n))),
+            query(format!("SELECT id FROM STREAM s{}", " UNION ALL SELECT id FROM STREAM s".repeat(n))),
+            query(format!("FROM STREAM s{}", " |> WHERE id > 1".repeat(n))),
+            query(format!("SELECT id FROM STREAM s{}", " LATERAL VIEW explode(tags) x AS y".repeat(n))),
+            query(format!(
+                "SELECT id AS a0 {} FROM STREAM s",
+                (0..n).map(|i| format!(", a{i} + 1 AS a{}", i + 1)).collect::<String>()
+            )),
+            query(format!(
+                "SELECT id AS a0 {} FROM STREAM s",
+                (0..n).map(|i| format!(", a{i} + a{i} AS a{}", i + 1)).collect::<String>()
+            )),
+            format!(
+                "CREATE STREAMING TABLE t (CONSTRAINT c EXPECT (id = {})) AS SELECT id FROM STREAM s;",
+                chain(" AND id = ")
+            ),
+        ] {
+            project.define(&text);
+            let found = survive("planning", text.as_bytes(), || {
+                silverflow::runtime::dry_run(&project::load(&project.spec())?.pipeline).map(drop)
+            });
+            if let Err(error) = found {
+                assert_eq!(error.fault(), Fault::User, "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelines_of_every_feature_that_are_planned() {
+    let inputs: Vec<Vec<u8>> = ["accepted", "refused"]
+        .into_iter()
+        .flat_map(crate::language::files)
+        .flat_map(|(_, text)| text.split("--@ next\n").map(|part| part.as_bytes().to_vec()).collect::<Vec<_>>())
+        .collect();
+    let mut dice = Dice::new(8);
+    let project = crate::language::project("", false);
+    let mut planned = 0;
+    for _ in 0..times(400) {
+        let bytes = damaged(&mut dice, &inputs);
+        let text = String::from_utf8_lossy(&bytes);
+        project.define(&text);
+        let found = survive("planning", &bytes, || {
+            silverflow::runtime::dry_run(&project::load(&project.spec())?.pipeline).map(drop)
+        });
+        match found {
+            Ok(()) => planned += 1,
+            Err(error) => assert_ne!(error.fault(), Fault::Internal, "{error}\n{text}"),
+        }
+    }
+    assert!(planned > 0);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn directives<'a>(text: &'a str, of: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| line.strip_prefix("--@ ")?.strip_prefix(of)).map(str::trim)
 }
 
-fn project(text: &str, alone: bool) -> Project {
+pub(crate) fn project(text: &str, alone: bool) -> Project {
     let project = Project::new(text);
     if !alone {
         fs::copy(folder().join("prelude.sql"), project.path("transformations/a_prelude.sql")).unwrap();

@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::testing::{Feed, Random, carried, check, losers, random_feed, run, run2, totals, winners};
+use crate::testing::{Feed, Random, carried, check, random_feed, run_history, totals, winners};
 
 fn sequence(n: u64) -> Row {
     Row::from(n.to_be_bytes().as_slice())
@@ -73,23 +72,11 @@ fn equals_the_oracle_in_a_dataflow() {
         let changes = random_feed(&mut random, 100, epochs, 35, |r| draw(r, keys, sequences));
         let truncates = random_feed(&mut random, seed as usize % 5, epochs, 40, |r| sequence(r.below(sequences)));
         let all = totals(&truncates);
-        let ties = Arc::new(Mutex::new(BTreeMap::<Epoch, i64>::new()));
-        let counted = ties.clone();
         let workers = 1 + (seed % 2) as usize;
-        let count = move |epoch, moved| *counted.lock().unwrap().entry(epoch).or_default() += moved;
-        let output = if seed % 5 == 0 {
-            run(workers, 2, changes.clone(), move |changes| changes.fill(None, "fill", merge, count.clone()))
-        } else {
-            run2(workers, 2, (changes.clone(), truncates), move |changes, truncates| {
-                changes.fill(truncates, "fill", merge, count.clone())
-            })
-        };
+        let output = run_history(workers, 2, &changes, &truncates, |changes, truncates, ties| {
+            changes.fill(truncates, "fill", merge, ties)
+        });
         check(&changes, &output, |epoch, changes| oracle(changes, &all[epoch]));
-        let mut lost = 0;
-        for (epoch, input) in totals(&changes).iter().enumerate() {
-            lost += ties.lock().unwrap().get(&(epoch as Epoch)).copied().unwrap_or(0);
-            assert_eq!(lost, losers(input), "losers after epoch {epoch}");
-        }
     }
 }
 

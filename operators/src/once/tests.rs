@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::stable_hash;
 use crate::testing::{Feed, Random, add, random_feed, run2, totals};
 
 type Item = (Option<Row>, Row);

@@ -1,5 +1,6 @@
 //! Changes of a key with a long history: only the neighbourhood of each is looked at.
 
+use super::whole::{Stretch, difference};
 use super::{Version, heads};
 use crate::Diff;
 use crate::batch::Group;
@@ -15,6 +16,8 @@ pub(super) struct Scratch {
     above: Vec<u8>,
     /// The winner of a sequence before the change, encoded.
     old: Vec<u8>,
+    /// Any other order that is looked for.
+    bound: Vec<u8>,
 }
 
 /// A piece of history around the sequence that changes: `tracked` is `None` where there is no row.
@@ -62,7 +65,8 @@ pub(super) fn change(
         let new = winner_at(events, sequence, &scratch.above).map(Event::decode);
         ties += appeared - (i64::from(new.is_some()) - i64::from(old.is_some()));
         if old != new {
-            rewrite(key, sequence, old, new, events, heads, scratch, out);
+            let around = (scratch.below.as_slice(), scratch.above.as_slice());
+            rewrite(key, sequence, old, new, events, heads, around, &mut scratch.bound, out);
         }
     }
     ties
@@ -78,63 +82,55 @@ fn rewrite(
     new: Option<Event<'_>>,
     events: &KeyMut<'_, ByPrecedence>,
     heads: &mut KeyMut<'_>,
-    scratch: &Scratch,
+    (under, over): (&[u8], &[u8]),
+    bound: &mut Vec<u8>,
     out: &mut Vec<((Row, Version), Diff)>,
 ) {
-    let previous = events.before(&scratch.below).map(|entry| Event::decode(entry.order));
+    let previous = events.before(under).map(|entry| Event::decode(entry.order));
     // The least event of the next sequence leads to that sequence's winner.
-    let mut bound = Vec::new();
-    let next = events.after(&scratch.above).and_then(|entry| {
-        above(Event::decode(entry.order).sequence, &mut bound);
-        events.before(&bound).map(|entry| Event::decode(entry.order))
+    let next = events.after(over).and_then(|entry| {
+        above(Event::decode(entry.order).sequence, bound);
+        events.before(bound).map(|entry| Event::decode(entry.order))
     });
     // Neither the head of the previous run nor the head after the next event depends on `sequence`.
     let before = previous.map(|event| Piece {
-        start: heads::up_to(heads, event.sequence).unwrap_or(event.sequence),
+        start: heads::up_to(heads, event.sequence, bound).unwrap_or(event.sequence),
         ..Piece::of(event)
     });
     let mut end = None;
     let after = next.map(|event| {
-        end = heads::after(heads, event.sequence);
+        end = heads::after(heads, event.sequence, bound);
         let last = match end {
             None => events.last(),
             Some(end) => {
-                below(end, &mut bound);
-                events.before(&bound)
+                below(end, bound);
+                events.before(bound)
             }
         };
         let value = last.map_or(event.value, |last| Event::decode(last.order).value);
         Piece { value, ..Piece::of(event) }
     });
-    for (winner, diff) in [(old, -1), (new, 1)] {
-        fold([before, winner.map(Piece::of), after], end, |piece, end| {
-            let version =
-                Version { start: Row::from(piece.start), end: end.map(Row::from), value: Row::from(piece.value) };
-            out.push(((key.clone(), version), diff));
-        });
-    }
+    let [gone, come] = [old, new].map(|winner| fold([before, winner.map(Piece::of), after], end));
+    difference(key, &gone, &come, out);
 
     let previous_tracked = previous.and_then(|event| event.tracked());
     let new_tracked = new.and_then(|event| event.tracked());
     let is_head = new.is_some() && new_tracked != previous_tracked;
-    let next_head = next.map(|event| {
+    heads::set(heads, sequence, is_head, bound);
+    if let Some(event) = next {
         let left = if new.is_some() { new_tracked } else { previous_tracked };
-        (Row::from(event.sequence), event.tracked() != left)
-    });
-    heads::set(heads, sequence, is_head);
-    if let Some((next, is_head)) = next_head {
-        heads::set(heads, &next, is_head);
+        heads::set(heads, event.sequence, event.tracked() != left, bound);
     }
 }
 
-/// Joins neighbours with equal `tracked` and emits those that are rows, each with its end; the
-/// last one ends at `end`.
-fn fold<'a>(pieces: [Option<Piece<'a>>; 3], end: Option<&'a [u8]>, mut emit: impl FnMut(Piece<'a>, Option<&'a [u8]>)) {
+/// Joins neighbours with equal `tracked`; of them come those that are rows, each with its end. The last one ends at
+/// `end`.
+fn fold<'a>(pieces: [Option<Piece<'a>>; 3], end: Option<&'a [u8]>) -> Vec<Stretch<'a>> {
+    let mut rows = Vec::with_capacity(pieces.len());
     let mut open: Option<Piece<'a>> = None;
     let mut close = |piece: Option<Piece<'a>>, end| {
-        if let Some(piece) = piece.filter(|piece| piece.tracked.is_some()) {
-            emit(piece, end);
-        }
+        let row = piece.filter(|piece| piece.tracked.is_some());
+        rows.extend(row.map(|piece| Stretch { start: piece.start, end, value: piece.value }));
     };
     for piece in pieces.into_iter().flatten() {
         match &mut open {
@@ -143,4 +139,5 @@ fn fold<'a>(pieces: [Option<Piece<'a>>; 3], end: Option<&'a [u8]>, mut emit: imp
         }
     }
     close(open, end);
+    rows
 }

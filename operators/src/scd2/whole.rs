@@ -44,7 +44,8 @@ pub(super) fn begin(
         let tracked = winner.upsert.as_ref().map(|upsert| &upsert.tracked);
         if tracked != open.map(|(_, tracked, _)| tracked) {
             if index {
-                heads.push(&heads::head(sequence), b"", 1);
+                heads::head(sequence, event);
+                heads.push(event, b"", 1);
             }
             emit(open.take(), Some(sequence));
         }
@@ -116,7 +117,7 @@ pub(super) fn change(
             heads.set(heads::MARK, b"", 1);
         }
         for (sequence, is_head) in &moves {
-            heads::set(heads, sequence, *is_head);
+            heads::set(heads, sequence, *is_head, &mut buffer);
         }
     }
     ties
@@ -124,10 +125,10 @@ pub(super) fn change(
 
 /// One version, not yet copied out of state.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stretch<'a> {
-    start: &'a [u8],
-    end: Option<&'a [u8]>,
-    value: &'a [u8],
+pub(super) struct Stretch<'a> {
+    pub(super) start: &'a [u8],
+    pub(super) end: Option<&'a [u8]>,
+    pub(super) value: &'a [u8],
 }
 
 /// Rows that were made a moment ago. Neighbouring versions share most of theirs.
@@ -202,7 +203,7 @@ impl<'a> History<'a> {
 }
 
 /// Emits what is in one list only. Both are sorted by start.
-fn difference(key: &Row, old: &[Stretch<'_>], new: &[Stretch<'_>], out: &mut Vec<((Row, Version), Diff)>) {
+pub(super) fn difference(key: &Row, old: &[Stretch<'_>], new: &[Stretch<'_>], out: &mut Vec<((Row, Version), Diff)>) {
     let mut recent = Recent::default();
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {

@@ -1,12 +1,13 @@
 //! The entries of one key, across the overlay and the segments.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::merge::Merge;
-use super::overlay::{Cell, HashedKey, Overlay};
-use super::segment::Segment;
+use super::overlay::{self, HashedKey, Overlay};
+use super::segment::{Segment, lower};
 use super::{Bytewise, Entry, Order};
 
 /// Where the entries of one key lie in one segment.
@@ -14,12 +15,36 @@ use super::{Bytewise, Entry, Order};
 pub(super) struct Span {
     pub(super) segment: usize,
     pub(super) entries: Range<usize>,
+    /// Where something was looked for last.
+    near: Cell<Option<usize>>,
+}
+
+impl Span {
+    pub(super) fn new(segment: usize, entries: Range<usize>) -> Self {
+        Span { segment, entries, near: Cell::new(None) }
+    }
+
+    /// The first entry that is not below `order`. The next one that is looked for is often close.
+    fn lower<O: Order>(&self, segment: &Segment, order: &[u8]) -> usize {
+        let found = segment.lower::<O>(&self.entries, order, self.near.get());
+        self.near.set(Some(found));
+        found
+    }
+
+    /// The first entry that is above `order`.
+    fn after<O: Order>(&self, segment: &Segment, order: &[u8]) -> usize {
+        let i = self.lower::<O>(segment, order);
+        let here = i < self.entries.end && O::compare(segment.order(i), order) == Ordering::Equal;
+        i + usize::from(here)
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Size {
     /// Entries with a count other than zero.
     pub(super) entries: usize,
+    /// Entries that have come since a merge last went on.
+    pub(super) fresh: usize,
     pub(super) overlay: usize,
     /// A key of the overlay has grown beyond its part.
     pub(super) crowded: bool,
@@ -32,9 +57,11 @@ pub(super) struct Size {
 pub struct KeyMut<'a, O: Order = Bytewise> {
     pub(super) key: HashedKey,
     /// The overlay's entries of the key, in their place again when this is dropped.
-    pub(super) cells: Vec<Cell>,
+    pub(super) cells: Vec<overlay::Cell>,
     /// Whether the overlay has a place for the key.
     pub(super) kept: bool,
+    /// Where something was looked for last in `cells`.
+    pub(super) near: Cell<Option<usize>>,
     pub(super) overlay: &'a mut Overlay,
     pub(super) segments: &'a mut [Segment],
     pub(super) merge: &'a mut Option<Merge>,
@@ -69,12 +96,13 @@ impl<O: Order> KeyMut<'_, O> {
     }
 
     fn search(&self, order: &[u8]) -> Result<usize, usize> {
-        let compare = |cell: &Cell| O::compare(self.overlay.order(cell), order);
-        // Most changes arrive in order.
-        match self.cells.last().map(compare) {
-            None | Some(Ordering::Less) => Err(self.cells.len()),
-            Some(Ordering::Equal) => Ok(self.cells.len() - 1),
-            Some(Ordering::Greater) => self.cells.binary_search_by(compare),
+        let compare = |cell: &overlay::Cell| O::compare(self.overlay.order(cell), order);
+        let below = |i: usize| self.cells.get(i).is_some_and(|cell| compare(cell) == Ordering::Less);
+        let at = lower(&(0..self.cells.len()), self.near.get(), below);
+        self.near.set(Some(at));
+        match self.cells.get(at).map(compare) {
+            Some(Ordering::Equal) => Ok(at),
+            _ => Err(at),
         }
     }
 
@@ -87,7 +115,7 @@ impl<O: Order> KeyMut<'_, O> {
             let Some(segment) = self.segments.get(span.segment) else {
                 continue;
             };
-            let i = segment.lower::<O>(&span.entries, order);
+            let i = span.lower::<O>(segment, order);
             if i < span.entries.end && segment.count(i) != 0 && O::compare(segment.order(i), order) == Ordering::Equal {
                 return Ok(Place::Segment(span.segment, i));
             }
@@ -168,6 +196,7 @@ impl<O: Order> KeyMut<'_, O> {
             self.cells.insert(at, self.overlay.cell(order, data, count));
             self.size.entries += 1;
             self.size.overlay += 1;
+            self.size.fresh += 1;
             self.size.crowded |= self.cells.len() > self.crowd;
         }
     }
@@ -211,63 +240,67 @@ impl<O: Order> KeyMut<'_, O> {
         best
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&Segment, &Range<usize>)> {
-        self.spans.iter().filter_map(|span| Some((self.segments.get(span.segment)?, &span.entries)))
+    fn parts(&self) -> impl Iterator<Item = (&Segment, &Span)> {
+        self.spans.iter().filter_map(|span| Some((self.segments.get(span.segment)?, span)))
     }
 
-    fn downwards(&self, overlay: usize, before: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
+    fn downwards(&self, overlay: usize, before: impl Fn(&Segment, &Span) -> usize) -> Option<Entry<'_>> {
         let cells = self.cells.get(..overlay).unwrap_or_default();
         let cell = cells.iter().rev().find(|cell| cell.count > 0).map(|cell| self.overlay.entry(cell));
         let stored = self.parts().filter_map(|(segment, span)| {
-            segment.previous_live(before(segment, span), span.start).map(|i| segment.entry(i))
+            segment.previous_live(before(segment, span), span.entries.start).map(|i| segment.entry(i))
         });
         Self::choose(cell, stored, Ordering::Greater)
     }
 
-    fn upwards(&self, overlay: usize, from: impl Fn(&Segment, &Range<usize>) -> usize) -> Option<Entry<'_>> {
+    fn upwards(&self, overlay: usize, from: impl Fn(&Segment, &Span) -> usize) -> Option<Entry<'_>> {
         let cells = self.cells.get(overlay..).unwrap_or_default();
         let cell = cells.iter().find(|cell| cell.count > 0).map(|cell| self.overlay.entry(cell));
-        let stored = self
-            .parts()
-            .filter_map(|(segment, span)| segment.next_live(from(segment, span), span.end).map(|i| segment.entry(i)));
+        let stored = self.parts().filter_map(|(segment, span)| {
+            segment.next_live(from(segment, span), span.entries.end).map(|i| segment.entry(i))
+        });
         Self::choose(cell, stored, Ordering::Less)
     }
 
     /// The least live entry.
     #[must_use]
     pub fn first(&self) -> Option<Entry<'_>> {
-        self.upwards(0, |_, span| span.start)
+        self.upwards(0, |_, span| span.entries.start)
     }
 
     /// The greatest live entry.
     #[must_use]
     pub fn last(&self) -> Option<Entry<'_>> {
-        self.downwards(self.cells.len(), |_, span| span.end)
+        self.downwards(self.cells.len(), |_, span| span.entries.end)
     }
 
     /// The greatest live entry below `order`.
     #[must_use]
     pub fn before(&self, order: &[u8]) -> Option<Entry<'_>> {
         let overlay = self.search(order).unwrap_or_else(|at| at);
-        self.downwards(overlay, |segment, span| segment.lower::<O>(span, order))
+        self.downwards(overlay, |segment, span| span.lower::<O>(segment, order))
     }
 
     /// The least live entry above `order`.
     #[must_use]
     pub fn after(&self, order: &[u8]) -> Option<Entry<'_>> {
         let overlay = self.search(order).map_or_else(|at| at, |at| at + 1);
-        self.upwards(overlay, |segment, span| {
-            let i = segment.lower::<O>(span, order);
-            let here = i < span.end && O::compare(segment.order(i), order) == Ordering::Equal;
-            i + usize::from(here)
-        })
+        self.upwards(overlay, |segment, span| span.after::<O>(segment, order))
     }
 
     /// All entries in order, those with a negative count included.
     pub fn scan(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut cells = self.cells.iter().peekable();
-        let mut parts: Vec<(&Segment, Range<usize>)> =
-            self.parts().map(|(segment, span)| (segment, span.clone())).collect();
+        self.scan_after(None)
+    }
+
+    /// As [`KeyMut::scan`], from the first entry above `past` on.
+    pub(crate) fn scan_after(&self, past: Option<&[u8]>) -> impl Iterator<Item = Entry<'_>> {
+        let first = past.map_or(0, |past| self.search(past).map_or_else(|at| at, |at| at + 1));
+        let mut cells = self.cells.get(first..).unwrap_or_default().iter().peekable();
+        let rest = |(segment, span): (_, &Span)| {
+            (segment, past.map_or(span.entries.start, |past| span.after::<O>(segment, past))..span.entries.end)
+        };
+        let mut parts: Vec<(&Segment, Range<usize>)> = self.parts().map(rest).collect();
         std::iter::from_fn(move || {
             for (segment, span) in &mut parts {
                 while span.start < span.end && segment.count(span.start) == 0 {

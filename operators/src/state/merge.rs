@@ -12,8 +12,8 @@ use super::segment::{Draft, Segment};
 pub(super) struct Merge {
     /// The segments that are merged.
     parts: Range<usize>,
-    /// The next key of each part.
-    heads: Vec<usize>,
+    /// The next key of each part that is not done.
+    heads: Vec<Head>,
     /// The key at hand, by segment and place there.
     key: Option<(usize, usize)>,
     /// Its remaining entries, by segment.
@@ -23,11 +23,37 @@ pub(super) struct Merge {
     touched: Vec<(HashedKey, usize, usize)>,
 }
 
+/// A key of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    hash: u64,
+    segment: usize,
+    k: usize,
+}
+
+impl Head {
+    /// The `k`-th key, if there are as many.
+    fn of(segments: &[Segment], segment: usize, k: usize) -> Option<Head> {
+        let part = segments.get(segment).filter(|part| k < part.key_count())?;
+        Some(Head { hash: part.hash(k), segment, k })
+    }
+
+    fn key<'s>(&self, segments: &'s [Segment]) -> &'s [u8] {
+        segments.get(self.segment).map_or(&[], |part| part.key(self.k))
+    }
+
+    fn compare(&self, other: &Head, segments: &[Segment]) -> Ordering {
+        // Nearly always the hashes differ.
+        self.hash.cmp(&other.hash).then_with(|| self.key(segments).cmp(other.key(segments)))
+    }
+}
+
 impl Merge {
     pub(super) fn new(segments: &[Segment], parts: Range<usize>) -> Self {
         let mut out = Draft::default();
         out.reserve(segments.get(parts.clone()).unwrap_or_default());
-        Merge { heads: vec![0; parts.len()], parts, key: None, spans: Vec::new(), out, touched: Vec::new() }
+        let heads = parts.clone().filter_map(|segment| Head::of(segments, segment, 0)).collect();
+        Merge { heads, parts, key: None, spans: Vec::new(), out, touched: Vec::new() }
     }
 
     /// The index after the last part: segments from there on are younger than the merge.
@@ -66,23 +92,19 @@ impl Merge {
 
     /// Opens the least key that is left, in all parts that have it.
     fn next_key(&mut self, segments: &[Segment]) -> bool {
-        let parts = || self.parts.clone().filter_map(|i| Some((i, segments.get(i)?)));
-        let open = || parts().zip(&self.heads).filter(|((_, part), k)| **k < part.key_count());
-        let least = open().min_by(|((_, a), x), ((_, b), y)| (a.hash(**x), a.key(**x)).cmp(&(b.hash(**y), b.key(**y))));
-        let Some(((segment, part), k)) = least else {
+        let Some(least) = self.heads.iter().copied().min_by(|a, b| a.compare(b, segments)) else {
             return false;
         };
-        self.key = Some((segment, *k));
-        let (hash, key) = (part.hash(*k), part.key(*k));
-        for (i, k) in self.parts.clone().zip(&mut self.heads) {
-            let Some(part) = segments.get(i).filter(|part| *k < part.key_count()) else {
-                continue;
-            };
-            if part.hash(*k) == hash && part.key(*k) == key {
-                self.spans.push((i, part.span(*k)));
-                *k += 1;
+        self.key = Some((least.segment, least.k));
+        self.heads.retain_mut(|head| {
+            if head.compare(&least, segments) == Ordering::Greater {
+                return true;
             }
-        }
+            self.spans.extend(segments.get(head.segment).map(|part| (head.segment, part.span(head.k))));
+            let next = Head::of(segments, head.segment, head.k + 1);
+            *head = next.unwrap_or(*head);
+            next.is_some()
+        });
         true
     }
 
@@ -103,7 +125,7 @@ impl Merge {
             if let Some(entry) = segments.get(*segment).map(|segment| segment.entry(span.start))
                 && entry.count != 0
             {
-                self.out.push(entry.order, entry.data, entry.count);
+                self.out.push::<O>(entry.order, entry.data, entry.count);
             }
             span.start += 1;
             if span.start >= span.end {
@@ -124,7 +146,7 @@ impl Merge {
             let Some(span) = out.find(key.hash, &key.key) else {
                 continue;
             };
-            let at = out.lower::<O>(&span, order);
+            let at = out.lower::<O>(&span, order, None);
             if at < span.end && O::compare(out.order(at), order) == Ordering::Equal {
                 out.set_count(at, source.count(i));
             }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use super::Entry;
 use super::segment::{Draft, Segment};
+use super::{Entry, Order};
 use crate::row::{Row, stable_hash};
 
 /// Bytes of entries that are gone, before they are a reason to make a segment.
@@ -143,13 +143,13 @@ impl Overlay {
     }
 
     /// The entries as a segment.
-    pub(super) fn flat(&self) -> Segment {
+    pub(super) fn flat<O: Order>(&self) -> Segment {
         let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = self.keys.iter().collect();
         keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
         let mut segment = Draft::default();
         for (key, cells) in keys {
             for cell in cells {
-                segment.push(self.order(cell), self.data(cell), cell.count);
+                segment.push::<O>(self.order(cell), self.data(cell), cell.count);
             }
             segment.close_key(key.hash, &key.key);
         }

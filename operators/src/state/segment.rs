@@ -1,5 +1,6 @@
 //! Sorted runs of entries in flat memory.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -12,6 +13,11 @@ use super::{Entry, Order};
 use crate::row::stable_hash;
 use crate::snapshot::{SnapshotError, Source, put_number};
 
+/// Of so many entries the prefix of one is kept.
+const STRIDE: usize = 8;
+/// A key with so many entries is searched by prefixes first.
+const LONG: usize = 8 * STRIDE;
+
 /// Sorted entries while they are put together.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
@@ -23,6 +29,8 @@ pub(super) struct Draft {
     datas: ByteList,
     /// Count of each entry; empty while all are one.
     counts: Vec<i64>,
+    /// [`Order::prefix`] of every [`STRIDE`]-th entry.
+    fences: Vec<u128>,
 }
 
 impl Draft {
@@ -38,10 +46,14 @@ impl Draft {
             + self.orders.bytes()
             + self.datas.bytes()
             + self.counts.capacity() * 8
+            + self.fences.capacity() * 16
     }
 
     /// Appends an entry to the key that the next [`Draft::close_key`] names.
-    pub(super) fn push(&mut self, order: &[u8], data: &[u8], count: i64) {
+    pub(super) fn push<O: Order>(&mut self, order: &[u8], data: &[u8], count: i64) {
+        if self.len().is_multiple_of(STRIDE) {
+            self.fences.push(O::prefix(order));
+        }
         if count != 1 && self.counts.is_empty() {
             self.counts.resize(self.len(), 1);
         }
@@ -59,6 +71,7 @@ impl Draft {
         self.keys.reserve(sum(|part| part.0.keys.byte_len()));
         self.orders.reserve(sum(|part| part.0.orders.byte_len()));
         self.datas.reserve(sum(|part| part.0.datas.byte_len()));
+        self.fences.reserve(sum(Sealed::len) / STRIDE + 1);
     }
 
     /// Gives the entries pushed since the last call to `key`. Without entries there is no key.
@@ -75,6 +88,7 @@ impl Draft {
     pub(super) fn seal(mut self) -> Segment {
         self.hashes.shrink_to_fit();
         self.spans.shrink();
+        self.fences.shrink_to_fit();
         let sealed = Sealed(Arc::new(Body {
             hashes: self.hashes,
             keys: self.keys.pack(),
@@ -83,7 +97,7 @@ impl Draft {
             datas: self.datas.pack(),
             label: OnceLock::new(),
         }));
-        Segment::new(sealed, self.counts)
+        Segment { fences: OnceCell::from(self.fences), ..Segment::new(sealed, self.counts) }
     }
 }
 
@@ -221,7 +235,7 @@ impl Frozen {
     }
 
     /// As they lie in state, as far as `keep` says yes to the hash of the key.
-    pub(super) fn thaw(&self, keep: &dyn Fn(u64) -> bool) -> Segment {
+    pub(super) fn thaw<O: Order>(&self, keep: &dyn Fn(u64) -> bool) -> Segment {
         let whole = Segment::new(self.sealed.clone(), self.counts.clone().all(self.sealed.len()));
         if self.sealed.0.hashes.iter().all(|hash| keep(*hash)) {
             return whole;
@@ -229,12 +243,61 @@ impl Frozen {
         let mut part = Draft::default();
         for k in (0..whole.key_count()).filter(|k| keep(whole.hash(*k))) {
             for entry in whole.span(k).map(|i| whole.entry(i)).filter(|entry| entry.count != 0) {
-                part.push(entry.order, entry.data, entry.count);
+                part.push::<O>(entry.order, entry.data, entry.count);
             }
             part.close_key(whole.hash(k), whole.key(k));
         }
         part.seal()
     }
+}
+
+/// Where `prefix` is among `fences` if these are evenly spread, as moments often are.
+fn guess(fences: &[u128], prefix: u128) -> Option<usize> {
+    let (first, last) = (*fences.first()?, *fences.last()?);
+    let (ahead, width) = (prefix.saturating_sub(first) as f64, last.saturating_sub(first) as f64);
+    Some((ahead / width.max(1.0) * fences.len() as f64) as usize)
+}
+
+/// The first place in `range` that is not `below`, where places that are come first. With a `hint`, it is looked for
+/// from there in growing steps; without, the end is looked at first.
+pub(super) fn lower(range: &Range<usize>, hint: Option<usize>, below: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (range.start, range.end);
+    if low >= high {
+        return low;
+    }
+    let from = hint.unwrap_or(high - 1).clamp(low, high - 1);
+    let mut step = 1;
+    if below(from) {
+        low = from + 1;
+        while low < high && hint.is_some() {
+            let next = from.saturating_add(step);
+            if next >= high {
+                break;
+            }
+            if !below(next) {
+                high = next;
+                break;
+            }
+            low = next + 1;
+            step *= 2;
+        }
+    } else {
+        high = from;
+        while low < high && hint.is_some() {
+            let Some(next) = from.checked_sub(step).filter(|next| *next >= low) else { break };
+            if below(next) {
+                low = next + 1;
+                break;
+            }
+            high = next;
+            step *= 2;
+        }
+    }
+    while low < high {
+        let middle = low.midpoint(high);
+        if below(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
 }
 
 impl Counts {
@@ -292,6 +355,8 @@ pub(super) struct Segment {
     /// The entries with a positive count; absent while all are positive.
     live: Option<Live>,
     dead: usize,
+    /// [`Order::prefix`] of every [`STRIDE`]-th entry. Of what was read back they are made when a long key is searched.
+    fences: OnceCell<Vec<u128>>,
 }
 
 impl Segment {
@@ -302,7 +367,7 @@ impl Segment {
             live.get_or_insert_with(|| Live::all(bound)).set(i, false);
             dead += usize::from(*count == 0);
         }
-        Segment { sealed, counts, live, dead }
+        Segment { sealed, counts, live, dead, fences: OnceCell::new() }
     }
 
     /// What the segment holds now.
@@ -325,7 +390,7 @@ impl Segment {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.sealed.bytes() + self.counts.capacity() * 8
+        self.sealed.bytes() + self.counts.capacity() * 8 + self.fences.get().map_or(0, |fences| fences.capacity() * 16)
     }
 
     // ------------------------------------------------------------------ keys
@@ -426,14 +491,30 @@ impl Segment {
         }
     }
 
-    /// The first entry of `span` that is not below `order`.
-    pub(super) fn lower<O: Order>(&self, span: &Range<usize>, order: &[u8]) -> usize {
-        let (mut low, mut high) = (span.start, span.end);
-        while low < high {
-            let middle = low.midpoint(high);
-            if O::compare(self.order(middle), order) == Ordering::Less { low = middle + 1 } else { high = middle }
+    /// The first entry of `span` that is not below `order`. The nearer `hint` is to it, the less is looked at.
+    pub(super) fn lower<O: Order>(&self, span: &Range<usize>, order: &[u8], hint: Option<usize>) -> usize {
+        let below = |i: usize| O::compare(self.order(i), order) == Ordering::Less;
+        // Most changes arrive in order.
+        if hint.is_some() || span.len() < LONG || below(span.end - 1) {
+            return lower(span, hint, below);
         }
-        low
+        let fences =
+            self.fences.get_or_init(|| (0..self.len()).step_by(STRIDE).map(|i| O::prefix(self.order(i))).collect());
+        let first = span.start.div_ceil(STRIDE);
+        let within = fences.get(first..=(span.end - 1) / STRIDE).unwrap_or_default();
+        let prefix = O::prefix(order);
+        let at = |i: usize| within.get(i).copied().unwrap_or(u128::MAX);
+        let before = lower(&(0..within.len()), guess(within, prefix), |i| at(i) < prefix);
+        let same =
+            within.get(before..).unwrap_or_default().iter().take_while(|fence| **fence == prefix).take(2).count();
+        let same = match same {
+            // Many are alike.
+            2.. => within.get(before..).unwrap_or_default().partition_point(|fence| *fence == prefix),
+            few => few,
+        };
+        let low = if before == 0 { span.start } else { (first + before - 1) * STRIDE + 1 };
+        let high = ((first + before + same) * STRIDE).min(span.end);
+        lower(&(low..high), None, below)
     }
 
     /// The first live entry of `from..end`.

@@ -13,6 +13,10 @@ impl Order for Backwards {
     fn compare(a: &[u8], b: &[u8]) -> Ordering {
         b.cmp(a)
     }
+
+    fn prefix(order: &[u8]) -> u128 {
+        !prefix(order)
+    }
 }
 
 trait Model: Order {
@@ -290,5 +294,41 @@ fn changes_during_a_merge() {
             }
         }
         assert!(state.segments.len() < 12);
+    }
+}
+
+/// Prefixes of a long key only narrow the search, wherever they are equal and wherever the key begins.
+#[test]
+fn a_long_key_is_searched_by_prefixes() {
+    for (before, step) in [(0u64, 1u64), (5, 3), (16, 1 << 40), (17, 7)] {
+        let (small, long) = (Row::from(b"small"), Row::from(b"long"));
+        let mut keys = [(&small, before), (&long, 1000)];
+        keys.sort_by_key(|(key, _)| stable_hash(key));
+        // Sixteen bytes are equal for many, and some are shorter than that.
+        let order = |i: u64| {
+            [&[7; 9][..usize::from(i > 100) * 9], &(i / 40 * step).to_be_bytes(), &(i % 40).to_be_bytes()].concat()
+        };
+        let order = |i: u64| if i > 100 { order(i) } else { (i / 3).to_be_bytes()[..(6 + i % 3) as usize].to_vec() };
+        let mut orders: Vec<Vec<u8>> = (0..1000).map(order).collect();
+        orders.sort();
+        orders.dedup();
+        let mut run = Run::<Bytewise>::default();
+        for (key, count) in keys {
+            orders.iter().take(count as usize).for_each(|order| run.push(order, b"", 1));
+            run.close_key(key);
+        }
+        let mut state = KeyedState::<Bytewise>::with_overlay(64);
+        state.load(run);
+        let mut read = KeyedState::<Bytewise>::with_overlay(64);
+        read.thaw(&carry(&state.freeze()), &|_| true);
+        for state in [&mut state, &mut read] {
+            for (i, order) in orders.iter().enumerate() {
+                assert_eq!(state.at(&long).get(order).map(|entry| entry.order.to_vec()).as_ref(), Some(order));
+                let between = [order.as_slice(), &[0]].concat();
+                assert_eq!(state.at(&long).before(&between).unwrap().order, order.as_slice());
+                let next = orders.get(i + 1).map(Vec::as_slice);
+                assert_eq!(state.at(&long).after(order).map(|entry| entry.order), next);
+            }
+        }
     }
 }

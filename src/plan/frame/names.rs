@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{self, AccessExpr, Expr, Ident, OneOrManyWithParens, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::ast::{
+    self, AccessExpr, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, OneOrManyWithParens, VisitMut,
+    VisitorMut,
+};
 
 use crate::error::{Error, Result};
 use crate::pipeline::frame::FRAME_MARK;
@@ -153,6 +156,19 @@ impl VisitorMut for Resolver<'_> {
                     OneOrManyWithParens::Many(many) => many.iter().map(|p| p.name.value.clone()).collect(),
                 };
                 self.bound.push(names);
+            }
+            Expr::Function(function) if function.name.to_string().eq_ignore_ascii_case("struct") => {
+                // A field has the column's name for users, whatever the plan calls the column.
+                if let FunctionArguments::List(list) = &mut function.args {
+                    for argument in &mut list.args {
+                        if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument
+                            && matches!(value, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+                        {
+                            let name = Ident::with_quote('`', default_name(value));
+                            *value = Expr::Named { expr: Box::new(value.clone()), name };
+                        }
+                    }
+                }
             }
             Expr::Identifier(ident) if ident.value.starts_with(DONE) => {}
             Expr::CompoundIdentifier(idents) if idents.iter().all(|i| i.value.starts_with(DONE)) => {}

@@ -17,7 +17,7 @@ use arrow::row::{Row as Key, RowConverter, Rows, SortField};
 use datafusion::common::{Result, plan_err};
 
 use super::function::Kind::{Any, Int};
-use super::function::{Body, Call, Function, fault};
+use super::function::{Body, CALL_ELEMENTS, Call, Function, MOST_BYTES, MOST_ELEMENTS, TOO_LARGE, fault};
 use super::order::normal;
 use super::types::text;
 use element::at;
@@ -163,6 +163,9 @@ pub(super) fn assembled(
         let before = places.len();
         there.push(row(index, &mut places)?);
         lengths.push(places.len() - before);
+        if places.len() > CALL_ELEMENTS {
+            return Err(fault(TOO_LARGE, format!("one call gives more than {CALL_ELEMENTS} elements")));
+        }
     }
     let values = if places.is_empty() {
         new_null_array(field.data_type(), 0)
@@ -257,7 +260,12 @@ fn repeat(call: &Call<'_>) -> Result<ArrayRef> {
     let values = call.array(0)?;
     assembled(&element(call)?, &[values.as_ref()], call.rows, |row, out| {
         let Some(count) = call.row(row).opt_int(1) else { return Ok(false) };
-        out.extend(std::iter::repeat_n((0, row), usize::try_from(count).unwrap_or_default()));
+        let count = usize::try_from(count).unwrap_or_default();
+        let size = values.slice(row, 1).to_data().get_slice_memory_size().unwrap_or(1);
+        if count > MOST_ELEMENTS || count.saturating_mul(size) > 64 * MOST_BYTES {
+            return Err(fault(TOO_LARGE, format!("array_repeat gives at most {MOST_ELEMENTS} elements and 64 MiB")));
+        }
+        out.extend(std::iter::repeat_n((0, row), count));
         Ok(true)
     })
 }

@@ -283,15 +283,31 @@ impl Function {
                 Ok(Arc::new(builder.finish()) as ArrayRef)
             }};
         }
+        macro_rules! bytes {
+            ($body:expr, $builder:expr) => {{
+                let mut builder = $builder;
+                let mut made = 0;
+                for index in 0..call.rows {
+                    let row = Row { call, index };
+                    let value = if !self.nulls && row.any_null() { None } else { $body(&row)? };
+                    made += value.as_ref().map_or(0, |value| value.len());
+                    if made > CALL_BYTES {
+                        return Err(fault(TOO_LARGE, format!("{} makes more than {CALL_BYTES} bytes", self.name)));
+                    }
+                    builder.append_option(value);
+                }
+                Ok(Arc::new(builder.finish()) as ArrayRef)
+            }};
+        }
         match &self.body {
-            Body::Text(f) => rows!(f, StringBuilder::new()),
+            Body::Text(f) => bytes!(f, StringBuilder::new()),
             Body::Int(f) => rows!(f, Int32Builder::new()),
             Body::Long(f) => rows!(f, Int64Builder::new()),
             Body::Double(f) => rows!(f, Float64Builder::new()),
             Body::Bool(f) => rows!(f, BooleanBuilder::new()),
             Body::Date(f) => rows!(f, Date32Builder::new()),
             Body::Timestamp(f) => rows!(f, TimestampMicrosecondBuilder::new().with_timezone("UTC")),
-            Body::Binary(f) => rows!(f, BinaryBuilder::new()),
+            Body::Binary(f) => bytes!(f, BinaryBuilder::new()),
             Body::Arrays(_, f) => f(call),
             Body::Library(_) => Ok(new_null_array(call.result, call.rows)),
         }
@@ -416,6 +432,33 @@ impl<'a> Row<'a> {
 /// The fault of a row, with Spark's condition.
 pub(super) fn fault(condition: &str, message: impl std::fmt::Display) -> DataFusionError {
     DataFusionError::Execution(format!("[{condition}] {message}"))
+}
+
+/// Condition of a fault for what would become too large.
+pub(super) const TOO_LARGE: &str = "COLLECTION_SIZE_LIMIT_EXCEEDED";
+
+/// Most bytes of one text that a count makes long.
+pub(super) const MOST_BYTES: usize = 1 << 20;
+
+/// Most elements of one array that a count makes long.
+pub(super) const MOST_ELEMENTS: usize = 1_000_000;
+
+/// Most bytes that one call makes of a batch; arrays have half as many elements times eight.
+const CALL_BYTES: usize = 1 << 30;
+
+/// Most elements that one call makes of a batch.
+pub(super) const CALL_ELEMENTS: usize = CALL_BYTES / 16;
+
+/// How often a count says, if so many pieces of this size are not too large.
+///
+/// # Errors
+/// A fault of the row otherwise.
+pub(super) fn times(function: &str, size: usize, count: i32) -> Result<usize> {
+    let count = usize::try_from(count).unwrap_or_default();
+    if size.saturating_mul(count) > MOST_BYTES {
+        return Err(fault(TOO_LARGE, format!("{function} makes at most {MOST_BYTES} bytes of one value")));
+    }
+    Ok(count)
 }
 
 /// A [`Function`] in a session.

@@ -18,6 +18,7 @@ mod math;
 mod order;
 mod parse;
 mod pattern;
+mod reading;
 mod regex;
 mod sequence;
 mod show;
@@ -45,6 +46,7 @@ pub(super) use self::cast::SparkCast;
 pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
+pub(crate) use self::reading::{Instants, double};
 pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 

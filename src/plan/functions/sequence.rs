@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, ListBuilder, PrimitiveBuilder};
+use arrow::array::{ArrayBuilder, ArrayRef, AsArray, ListBuilder, PrimitiveBuilder};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Field, Int8Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNano,
     IntervalMonthDayNanoType, IntervalUnit, TimestampMicrosecondType,
@@ -10,12 +10,9 @@ use arrow::datatypes::{
 use datafusion::common::{Result, plan_err};
 
 use super::datetime::{instant_plus_months, plus_months};
-use super::function::{Asked, Call, Typed, fault};
+use super::function::{Asked, CALL_ELEMENTS, Call, MOST_ELEMENTS, TOO_LARGE, Typed, fault};
 use super::parse::DAY_MICROS;
 use super::types::{common_two, instant, integral, list_of, text};
-
-/// Most elements of one sequence.
-const MOST: usize = 10_000_000;
 
 pub(super) fn typing(asked: &Asked<'_>) -> Result<Typed> {
     let (start, stop) = (asked.of(0)?, asked.of(1)?);
@@ -57,7 +54,7 @@ fn boundaries(shown: impl std::fmt::Display) -> datafusion::common::DataFusionEr
 }
 
 fn too_long() -> datafusion::common::DataFusionError {
-    fault("COLLECTION_SIZE_LIMIT_EXCEEDED", format!("a sequence has at most {MOST} elements"))
+    fault(TOO_LARGE, format!("a sequence has at most {MOST_ELEMENTS} elements"))
 }
 
 fn integers<T>(call: &Call<'_>) -> Result<ArrayRef>
@@ -84,7 +81,7 @@ where
         }
         let count = if step == 0 { 0 } else { (i128::from(stop) - i128::from(start)) / i128::from(step) };
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        if count >= MOST {
+        if count >= MOST_ELEMENTS || builder.values_ref().len() > CALL_ELEMENTS {
             return Err(too_long());
         }
         let mut next = i128::from(start);
@@ -145,7 +142,9 @@ where
             }
             builder.values().append_option(T::Native::try_from(next).ok());
             count += 1;
-            if usize::try_from(count).unwrap_or(usize::MAX) > MOST {
+            if usize::try_from(count).unwrap_or(usize::MAX) > MOST_ELEMENTS
+                || builder.values_ref().len() > CALL_ELEMENTS
+            {
                 return Err(too_long());
             }
             if forward == 0 {

@@ -8,7 +8,7 @@ use datafusion::common::{Result, plan_err};
 use datafusion_spark::function::string as library;
 
 use super::function::Kind::{Any, Int, Long, Str, TextOrBinary};
-use super::function::{Answer, Asked, Body, Call, Function, Row, Typed, fault};
+use super::function::{Answer, Asked, Body, Call, Function, Row, Typed, fault, times};
 use super::grouped;
 use super::types::{binary, common, item, list_of};
 
@@ -40,12 +40,12 @@ fn plain() -> Vec<Function> {
         Function::new("substring_index", &[Str, Str, Int], Body::Text(substring_index)),
         Function::new("concat", &[Any], Body::Arrays(concat_type, concat)).variadic().optional(1),
         Function::new("concat_ws", &[Str, Any], Body::Arrays(concat_ws_type, concat_ws)).variadic().optional(1),
-        Function::new("lpad", &[Str, Int, Str], Body::Text(|r| Ok(Some(padded(r, true))))).optional(1),
-        Function::new("rpad", &[Str, Int, Str], Body::Text(|r| Ok(Some(padded(r, false))))).optional(1),
+        Function::new("lpad", &[Str, Int, Str], Body::Text(|r| padded(r, true).map(Some))).optional(1),
+        Function::new("rpad", &[Str, Int, Str], Body::Text(|r| padded(r, false).map(Some))).optional(1),
         Function::new(
             "repeat",
             &[Str, Int],
-            Body::Text(|r| Ok(Some(r.str(0).repeat(usize::try_from(r.int(1)).unwrap_or_default())))),
+            Body::Text(|r| Ok(Some(r.str(0).repeat(times("repeat", r.str(0).len(), r.int(1))?)))),
         ),
         Function::new(
             "replace",
@@ -62,11 +62,7 @@ fn plain() -> Vec<Function> {
         Function::new("initcap", &[Str], Body::Text(initcap)),
         Function::new("ascii", &[Str], Body::Int(|r| Ok(Some(r.str(0).chars().next().map_or(0, |c| c as i32))))),
         Function::new("chr", &[Long], Body::Text(character)).also(&["char"]),
-        Function::new(
-            "space",
-            &[Int],
-            Body::Text(|r| Ok(Some(" ".repeat(usize::try_from(r.int(0)).unwrap_or_default())))),
-        ),
+        Function::new("space", &[Int], Body::Text(|r| Ok(Some(" ".repeat(times("space", 1, r.int(0))?))))),
         Function::new("overlay", &[Str, Str, Int, Int], Body::Text(overlay)).optional(1),
         Function::new("mask", &[Str, Str, Str, Str, Str], Body::Text(mask)).optional(4).with_nulls(),
         Function::new("elt", &[Int, Str], Body::Text(elt)).variadic().with_nulls(),
@@ -282,16 +278,22 @@ fn concat_ws(call: &Call<'_>) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-fn padded(row: &Row<'_>, front: bool) -> String {
+fn padded(row: &Row<'_>, front: bool) -> Result<String> {
     let text = row.str(0);
     let wanted = usize::try_from(row.int(1)).unwrap_or_default();
     let filler = if row.count() > 2 { row.str(2) } else { " " };
     let length = text.chars().count();
     if wanted <= length {
-        return text.chars().take(wanted).collect();
+        return Ok(text.chars().take(wanted).collect());
     }
-    let fill = filler.chars().cycle().take(if filler.is_empty() { 0 } else { wanted - length });
-    if front { fill.chain(text.chars()).collect() } else { text.chars().chain(fill).collect() }
+    // A character has at most four bytes.
+    let wanted = if filler.is_empty() {
+        length
+    } else {
+        times("a padded text", if filler.is_ascii() { 1 } else { 4 }, row.int(1))?
+    };
+    let fill = filler.chars().cycle().take(wanted - length);
+    Ok(if front { fill.chain(text.chars()).collect() } else { text.chars().chain(fill).collect() })
 }
 
 fn translate(row: &Row<'_>) -> Answer<String> {

@@ -408,3 +408,42 @@ fn the_page_on_functions_is_current() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(written == page, "docs/functions.md is not what the cases say; run with SILVERFLOW_UPDATE=1");
 }
+
+/// What a count could make so large that the process would go is a fault of the row.
+#[test]
+fn a_count_that_is_too_large_faults_its_row() {
+    let planner = Planner {
+        session: session(true, &Settings::default()).unwrap(),
+        settings: Settings::default(),
+        sources: &BTreeMap::new(),
+    };
+    let schema: SchemaRef =
+        Arc::new(Schema::new(vec![Field::new("n", DataType::Int32, true), Field::new("t", DataType::Utf8, true)]));
+    let evaluated = |text: &str, n: i32| {
+        let expr = read_expr(text).unwrap();
+        let (expr, columns, _) = plan_expr(&planner, &expr, &schema, "x", &Span::default()).unwrap();
+        let expr = physical(&expr, &columns, &schema, &"UTC".into()).unwrap();
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(arrow::array::Int32Array::from(vec![n])),
+            Arc::new(arrow::array::StringArray::from(vec!["xy"])),
+        ];
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+        expr.evaluate(&batch)
+            .map(|value| value.into_array(1).unwrap().get_array_memory_size())
+            .map_err(|e| e.to_string())
+    };
+    for (text, fine) in [
+        ("repeat(t, n)", 1 << 19),
+        ("space(n)", 1 << 20),
+        ("lpad(t, n, 'ab')", 1 << 20),
+        ("rpad(t, n)", 1 << 20),
+        ("array_repeat(t, n)", 1_000_000),
+        ("sequence(1, n)", 1_000_000),
+    ] {
+        assert!(evaluated(text, fine).is_ok(), "{text}: {:?}", evaluated(text, fine));
+        for large in [(fine + 1) * 2, i32::MAX / 4] {
+            let fault = evaluated(text, large).unwrap_err();
+            assert!(fault.contains("COLLECTION_SIZE_LIMIT_EXCEEDED"), "{text} of {large}: {fault}");
+        }
+    }
+}
