@@ -82,7 +82,7 @@ fn load_sources(sources: Vec<Source>, mut settings: Settings) -> Result<Loaded> 
     for source in sources {
         let file = Arc::new(source);
         let defaults = Defaults { catalog: settings.catalog.clone(), schema: settings.schema.clone() };
-        let mut context = Context { file: &file, root: &settings.root, defaults };
+        let mut context = Context::new(&file, &settings.root, defaults);
         errors.extend(parse_file(&mut context, &settings.configuration, &mut declarations));
     }
     // What a faulty statement would have declared is missing, so names are looked up only once all of them can be read.

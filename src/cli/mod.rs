@@ -104,9 +104,29 @@ fn with_remarks(error: Error, lints: &[Lint]) -> Error {
     let same = lints
         .iter()
         .filter(|lint| place.as_ref().is_some_and(|at| (&at.file, at.line) == (&lint.span.file, lint.span.line)));
-    let remarks: Vec<String> =
-        same.map(|lint| format!("remark: [{}] {}; {}", lint.code, lint.message, lint.help)).collect();
+    let remarks: Vec<String> = same
+        .filter(|lint| lint.code != silverflow::pipeline::NO_EFFECT)
+        .map(|lint| format!("remark: [{}] {}; {}", lint.code, lint.message, lint.help))
+        .collect();
     error.details(remarks)
+}
+
+/// An error for machines.
+fn describe(error: &Error) -> serde_json::Value {
+    let place = error.place();
+    serde_json::json!({
+        "code": error.code(),
+        "exit_code": error.fault().exit_code(),
+        "message": error.message(),
+        "dataset": place.dataset,
+        "flow": place.flow,
+        "expectation": place.rule,
+        "epoch": place.epoch,
+        "at": place.span.as_ref().map(ToString::to_string),
+        "details": error.detail_lines(),
+        "help": error.advice(),
+        "others": error.others().iter().map(describe).collect::<Vec<_>>(),
+    })
 }
 
 /// Writes to standard output. A reader that has gone is a success.

@@ -9,9 +9,10 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
 use indicatif::ProgressBar;
 use silverflow::error::{Error, Result};
+use silverflow::pipeline::NO_EFFECT;
 use silverflow::runtime::{self, Continuous, FlowChanges, OnEpoch, Progress, RunOptions, RunReport, Selection, Stop};
 
-use super::{Project, default_workers, print, with_remarks};
+use super::{Project, default_workers, describe, print, with_remarks};
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -103,7 +104,7 @@ fn renaming(text: &str) -> std::result::Result<(String, String), String> {
 impl Run {
     pub(super) fn run(&self) -> Result<()> {
         let loaded = self.project.load()?;
-        for lint in &loaded.lints {
+        for lint in loaded.lints.iter().filter(|lint| lint.code != NO_EFFECT) {
             eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
@@ -224,24 +225,6 @@ fn on_epoch(json: bool) -> OnEpoch {
     })
 }
 
-/// An error for machines.
-fn describe(error: &Error) -> serde_json::Value {
-    let place = error.place();
-    serde_json::json!({
-        "code": error.code(),
-        "exit_code": error.fault().exit_code(),
-        "message": error.message(),
-        "dataset": place.dataset,
-        "flow": place.flow,
-        "expectation": place.rule,
-        "epoch": place.epoch,
-        "at": place.span.as_ref().map(ToString::to_string),
-        "details": error.detail_lines(),
-        "help": error.advice(),
-        "others": error.others().iter().map(describe).collect::<Vec<_>>(),
-    })
-}
-
 /// A moving line on a terminal, plain lines elsewhere.
 fn progress(spinner: &ProgressBar) -> Progress {
     if spinner.is_hidden() {
@@ -257,6 +240,9 @@ fn progress(spinner: &ProgressBar) -> Progress {
 fn render(report: &RunReport) -> String {
     let mut out = String::new();
     if report.epochs.is_empty() {
+        if report.cleaned > 0 {
+            let _ = writeln!(out, "{}: {} files cleaned away that had been read", report.pipeline, report.cleaned);
+        }
         let _ = match report.last_epoch {
             Some(epoch) => writeln!(out, "{}: nothing new since epoch {epoch}; nothing was committed", report.pipeline),
             None => writeln!(out, "{}: there is nothing to read yet; nothing was committed", report.pipeline),
@@ -271,7 +257,22 @@ fn render(report: &RunReport) -> String {
             many.last().copied().unwrap_or_default()
         ),
     };
-    let _ = writeln!(out, "{}: {epochs} complete, {} files read", report.pipeline, report.files);
+    let _ = write!(out, "{}: {epochs} complete, {} files read", report.pipeline, report.files);
+    let _ = match report.cleaned {
+        0 => writeln!(out),
+        cleaned => writeln!(out, ", {cleaned} cleaned away"),
+    };
+    for (flow, source) in &report.sources {
+        let _ = write!(
+            out,
+            "  flow {flow}: records malformed {}, left out {}, rescued {}",
+            source.malformed, source.dropped, source.rescued
+        );
+        let _ = match source.corrupt_files {
+            0 => writeln!(out),
+            files => writeln!(out, "; files not readable to their end {files}"),
+        };
+    }
     for table in &report.tables {
         let _ = writeln!(out, "\n{} ({})", table.name, table.kind);
         let _ = writeln!(

@@ -431,8 +431,7 @@ fn map_steps<'s>(
     let (batches, faults, _, _) = fan_out(input, name, move |batch, fan: &mut Fan<Batch, Box<RowFault>, (), ()>| {
         let epoch = batch.epoch;
         match run_steps(&steps, batch) {
-            Ok(batch) if batch.rows.num_rows() > 0 => fan.first.push(batch),
-            Ok(_) => {}
+            Ok(batches) => batches.into_iter().filter(|b| b.rows.num_rows() > 0).for_each(|b| fan.first.push(b)),
             Err((bad, rows)) => {
                 fan.second.push(bad_row(epoch, &label, flow.as_deref(), bad.message, &rows, bad.index));
             }

@@ -10,6 +10,7 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use super::batch::{Batch, relabel};
 use super::codec::join_arrays;
+use super::unnest::unnest;
 use crate::plan::Step;
 use crate::rows::json_lines;
 
@@ -99,10 +100,11 @@ pub fn holds(condition: Option<&Arc<dyn PhysicalExpr>>, rows: &RecordBatch) -> R
     }
 }
 
-/// Runs row-wise steps. `Err` carries the offending row as it entered the failing step.
-pub fn run_steps(steps: &[Step], mut batch: Batch) -> Result<Batch, (BadRow, RecordBatch)> {
-    for step in steps {
-        if batch.rows.num_rows() == 0 && !matches!(step, Step::Project { .. }) {
+/// Runs row-wise steps; a batch becomes several where its rows become many. `Err` carries the offending row as it entered
+/// the failing step.
+pub fn run_steps(steps: &[Step], mut batch: Batch) -> Result<Vec<Batch>, (BadRow, RecordBatch)> {
+    for (index, step) in steps.iter().enumerate() {
+        if batch.rows.num_rows() == 0 && matches!(step, Step::Filter { .. }) {
             continue;
         }
         match step {
@@ -119,9 +121,18 @@ pub fn run_steps(steps: &[Step], mut batch: Batch) -> Result<Batch, (BadRow, Rec
                     relabel(schema, arrays, batch.rows.num_rows()).map_err(|e| (broken(&e), batch.rows.clone()))?;
                 batch = batch.with_rows(rows);
             }
+            Step::Unnest { column, schema } => {
+                let parts = unnest(&batch, *column, schema).map_err(|e| (e, batch.rows.clone()))?;
+                let rest = steps.get(index + 1..).unwrap_or_default();
+                let mut done = Vec::with_capacity(parts.len());
+                for part in parts {
+                    done.extend(run_steps(rest, part)?);
+                }
+                return Ok(done);
+            }
         }
     }
-    Ok(batch)
+    Ok(vec![batch])
 }
 
 fn broken(error: &ArrowError) -> BadRow {

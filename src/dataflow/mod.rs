@@ -15,6 +15,7 @@ mod rules;
 mod states;
 #[cfg(test)]
 mod tests;
+mod unnest;
 
 pub use batch::{Batch, relabel};
 pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wall};

@@ -17,7 +17,7 @@ use super::storage::Lake;
 use crate::error::{Error, Result};
 
 /// Raised whenever a record means something else than before.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// More records than this are replaced by a base.
 const RECORDS: usize = 200;
 /// Records of generations that a base does not remove.

@@ -53,12 +53,35 @@ pub struct FileId {
     pub modified_micros: i64,
 }
 
+/// What is remembered of a file that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenFile {
+    /// Bytes.
+    #[serde(rename = "s")]
+    pub size: u64,
+    /// When it was last modified, in microseconds since 1970.
+    #[serde(rename = "m")]
+    pub modified_micros: i64,
+    /// The epoch that read it.
+    #[serde(rename = "e")]
+    pub epoch: u64,
+}
+
+impl SeenFile {
+    /// Whether the file is still the one that was read.
+    pub fn is_of(&self, file: &FileId) -> bool {
+        (self.size, self.modified_micros) == (file.size, file.modified_micros)
+    }
+}
+
 /// What an epoch reads of one source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Position {
     /// These new files.
     Files(Vec<FileId>),
+    /// These files count as read, though they are not.
+    Skipped(Vec<FileId>),
     /// A table's changes after `from` (or its contents, if there is none) up to `to`.
     Delta {
         /// Last version read before.
@@ -151,20 +174,20 @@ pub struct History {
     pub parts: BTreeMap<String, BTreeMap<String, String>>,
     /// Flows that bear another name now, and the name under which their sources are known here.
     pub renamed: BTreeMap<String, String>,
-    files: BTreeMap<String, BTreeSet<String>>,
+    files: BTreeMap<String, BTreeMap<String, SeenFile>>,
     delta: BTreeMap<String, i64>,
     delta_tables: BTreeMap<String, String>,
 }
 
 impl History {
-    /// Paths of the files of a source that complete epochs have read; `None` if there are none.
-    pub fn seen(&self, source: &str) -> Option<&BTreeSet<String>> {
+    /// The files of a source that complete epochs have read, by path; `None` if it was never looked at.
+    pub fn seen(&self, source: &str) -> Option<&BTreeMap<String, SeenFile>> {
         self.files.get(source)
     }
 
     /// Whether a complete epoch has read the file.
     pub fn has_seen(&self, source: &str, path: &str) -> bool {
-        self.files.get(source).is_some_and(|x| x.contains(path))
+        self.files.get(source).is_some_and(|x| x.contains_key(path))
     }
 
     /// The last version of a table source that complete epochs have read.
@@ -246,8 +269,11 @@ impl History {
         self.finished_once.extend(begin.once.into_iter().filter(|source| !returned(source)));
         for (source, position) in begin.sources.into_iter().filter(|(source, _)| !returned(source)) {
             match position {
-                Position::Files(files) => {
-                    self.files.entry(source).or_default().extend(files.into_iter().map(|x| x.path))
+                Position::Files(files) | Position::Skipped(files) => {
+                    let seen = |x: FileId| {
+                        (x.path, SeenFile { size: x.size, modified_micros: x.modified_micros, epoch: complete.epoch })
+                    };
+                    self.files.entry(source).or_default().extend(files.into_iter().map(seen));
                 }
                 Position::Delta { to, table, .. } => {
                     if let Some(table) = table {

@@ -46,7 +46,7 @@ pub use commit::{Commit, Committed};
 pub use compare::{Comparison, Mismatch};
 pub(crate) use data::{Failure, undamaged};
 pub use epoch_log::EpochLog;
-pub use epochs::{Abort, Begin, Complete, FileId, Generation, History, Owner, Position};
+pub use epochs::{Abort, Begin, Complete, FileId, Generation, History, Owner, Position, SeenFile};
 pub use layout::Layout;
 pub use scan::{RowStream, Scan};
 pub use storage::Lake;

@@ -167,7 +167,7 @@ impl PipelineBuilder {
         let mut declarations = Declarations::default();
         let mut errors = Vec::new();
         let file = Arc::new(Source::new(FILE, text));
-        let context = Context { file: &file, root: &settings.root, defaults: defaults.clone() };
+        let context = Context::new(&file, &settings.root, defaults.clone());
         let reader = Reader { snippets: Snippets::new(context, &settings.configuration), defaults: defaults.clone() };
         for part in parts {
             errors.extend(reader.part(part, &mut declarations).err());
@@ -175,7 +175,7 @@ impl PipelineBuilder {
         declarations.sources.push(Arc::clone(&file));
         for (i, text) in sql.into_iter().enumerate() {
             let file = Arc::new(Source::new(format!("<sql {}>", i + 1), text));
-            let mut context = Context { file: &file, root: &settings.root, defaults: defaults.clone() };
+            let mut context = Context::new(&file, &settings.root, defaults.clone());
             errors.extend(parse_file(&mut context, &settings.configuration, &mut declarations));
         }
         match Error::all(errors) {

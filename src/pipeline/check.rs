@@ -133,6 +133,12 @@ fn columns(dataset: &Dataset, flows: &[&Flow], errors: &mut Vec<Error>) {
     let history = cdc.is_some_and(|cdc| cdc.scd == ScdType::Two);
     let mut seen = BTreeSet::new();
     for column in columns {
+        if let (Some(generated), true) = (&column.generated, cdc.is_some()) {
+            let message =
+                format!("`{}` is generated, and columns of an AUTO CDC target come from the events", column.name);
+            let error = Error::user("NOT_SUPPORTED", message).at(&generated.span).dataset(&dataset.name);
+            errors.push(error.help("compute it in the view that the flow reads"));
+        }
         if !seen.insert(column.name.to_lowercase()) {
             let message = format!("column `{}` is declared twice", column.name);
             errors.push(Error::user("COLUMN_ALREADY_EXISTS", message).at(&column.span).dataset(&dataset.name));

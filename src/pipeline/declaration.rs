@@ -20,6 +20,16 @@ pub(crate) struct Declarations {
     /// Engine settings of SET statements, with the place of each.
     pub(crate) settings: Vec<(String, String, Span)>,
     pub(crate) sources: Vec<Arc<Source>>,
+    pub(crate) without_effect: Vec<WithoutEffect>,
+}
+
+/// A clause that is read and changes nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct WithoutEffect {
+    /// The clause in a few words, the same wherever it stands.
+    pub(crate) clause: &'static str,
+    pub(crate) why: &'static str,
+    pub(crate) span: Span,
 }
 
 /// Catalog and schema that complete a short name at one place of a file.

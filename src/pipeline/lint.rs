@@ -10,6 +10,9 @@ use super::lineage::{Lineage, clean_columns, columns_of, reads_clock};
 use super::{AutoCdc, ColumnList, DatasetKind, Flow, Pipeline, Relation, RelationSource, ScdType, TableName};
 use crate::error::Span;
 
+/// Code of the remark on a clause that is read and changes nothing. It is for `dry-run` alone.
+pub const NO_EFFECT: &str = "NO_EFFECT";
+
 /// A remark on a pipeline that runs, but probably not as meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {

@@ -28,7 +28,7 @@ use crate::error::Span;
 pub use builder::{AutoCdcBuilder, PipelineBuilder, TableBuilder};
 pub use check::{END_COLUMN, EPOCH_COLUMN, FAILED_COLUMN, LEFT_COLUMN, START_COLUMN};
 pub use graph::Graph;
-pub use lint::Lint;
+pub use lint::{Lint, NO_EFFECT};
 pub use names::near_miss;
 pub(crate) use read_table::bytes as parse_bytes;
 pub use read_table::{ReadMode, ReadTable, StartAt};
@@ -112,7 +112,19 @@ pub struct Column {
     pub nullable: bool,
     /// Comment.
     pub comment: Option<String>,
+    /// What computes it from the other columns.
+    pub generated: Option<Generated>,
     /// Where it is declared.
+    pub span: Span,
+}
+
+/// `GENERATED ALWAYS AS (expression)`: the column has the value of the expression over the other columns of its row. A
+/// query that yields the column all the same must yield that value.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// The expression.
+    pub expr: ast::Expr,
+    /// Where it stands.
     pub span: Span,
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::check::check;
 use super::declaration::{
-    DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WrittenName, WrittenQuery, WrittenRelation,
-    WrittenSource,
+    DatasetDeclaration, Declarations, Defaults, FlowBody, FlowDeclaration, WithoutEffect, WrittenName, WrittenQuery,
+    WrittenRelation, WrittenSource,
 };
-use super::lint::{Lint, lint};
+use super::lint::{Lint, NO_EFFECT, lint};
 use super::names::near_miss;
 use super::source::Source;
 use super::{Dataset, Flow, FlowKind, Pipeline, Query, ReadTable, Relation, RelationSource, TableName};
@@ -104,9 +104,36 @@ pub(crate) fn resolve(settings: &Settings, mut declarations: Declarations) -> Re
     if let Some(error) = Error::all(errors) {
         return Err(error);
     }
+    lints.extend(without_effect(declarations.without_effect));
     lints.extend(lint(&pipeline));
     lints.sort_by_key(|lint| place(&lint.span));
     Ok((pipeline, lints))
+}
+
+/// One remark a clause, however often it stands.
+fn without_effect(mut found: Vec<WithoutEffect>) -> Vec<Lint> {
+    found.sort_by(|a, b| {
+        (a.clause, &a.span.file, a.span.line, a.span.column).cmp(&(b.clause, &b.span.file, b.span.line, b.span.column))
+    });
+    found
+        .chunk_by(|a, b| a.clause == b.clause)
+        .filter_map(|same| same.split_first())
+        .map(|(first, more)| {
+            let mut help = "it can stay".to_owned();
+            if let Some(next) = more.first() {
+                help.push_str(&format!("; it also stands at {}", next.span));
+                if more.len() > 1 {
+                    help.push_str(&format!(" and in {} more places", more.len() - 1));
+                }
+            }
+            Lint {
+                code: NO_EFFECT,
+                message: format!("{} has no effect: {}", first.clause, first.why),
+                span: first.span.clone(),
+                help,
+            }
+        })
+        .collect()
 }
 
 impl Pipeline {
@@ -121,7 +148,7 @@ impl Pipeline {
             .map_err(|e| Error::external("CANNOT_READ", "no path to the current folder").caused_by(e))?;
         let defaults = Defaults { catalog: self.catalog.clone(), schema: self.schema.clone() };
         let file = Arc::new(Source::new("<query>", sql));
-        let context = Context { file: &file, root: &root, defaults: defaults.clone() };
+        let context = Context::new(&file, &root, defaults.clone());
         let written = Snippets::new(context, &self.configuration).lone_query(&(0..sql.len()))?;
         let settings = Settings {
             catalog: self.catalog.clone(),

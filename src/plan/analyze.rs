@@ -16,6 +16,9 @@ use crate::pipeline::{Dataset, DatasetKind, Flow, Graph, Pipeline, RelationSourc
 pub trait Outside {
     /// Columns of a source. `id` is its stable name, under which an inferred schema is remembered.
     fn schema(&self, id: &str, kind: &SourceKind) -> Result<SchemaRef>;
+
+    /// What is to be said of how a source is read, which is no error: stable codes and sentences.
+    fn warnings(&self, kind: &SourceKind) -> Vec<(&'static str, String)>;
     /// The stable name of a flow's sources: the name under which the flow first read them.
     ///
     /// # Errors

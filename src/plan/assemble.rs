@@ -140,6 +140,11 @@ impl Numbering {
             for (reading, _) in &flow.reads {
                 let Reading::Outside(source) = reading else { continue };
                 let number = self.sources.len();
+                lints.extend(source.warnings.iter().map(|(code, message)| PlanLint {
+                    code,
+                    message: message.clone(),
+                    span: source.span.clone(),
+                }));
                 self.sources.push((**source).clone());
                 let input = if direct {
                     Input::Source(number)
@@ -296,7 +301,7 @@ fn lower_dataset(
                 let node = lowering.lower(plan, judged_wall).map_err(|e| e.dataset(name).flow(&flow.flow.name))?;
                 walls.append(&mut lowering.walls);
                 lints.append(&mut lowering.lints);
-                node.leaves(&mut |input| note(&mut upstream, input));
+                node.leaves(&mut |input, _| note(&mut upstream, input));
                 lowering.inlined.iter().for_each(|input| note(&mut upstream, *input));
                 flows.push((flow.flow.name.clone(), node));
             }

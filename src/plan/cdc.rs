@@ -9,6 +9,7 @@ use datafusion::logical_expr::{Cast, Expr, ident, lit};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast;
 
+use super::functions::spelled;
 use super::query::{Planner, plan_expr};
 use super::schema::{position, stored_field, stored_type};
 use crate::error::{Error, Result, Span};
@@ -323,7 +324,7 @@ fn flow(planner: &Planner<'_>, source: &CdcSource<'_>, layout: &SchemaRef) -> Re
     if !orderable(&stored) {
         return Err(Error::user(
             "AUTOCDC_MICROBATCH_VALIDATION.NON_ORDERABLE_SEQUENCE",
-            format!("SEQUENCE BY needs a type that can be ordered, and {sequence_type} cannot"),
+            format!("SEQUENCE BY needs a type that can be ordered, and {} cannot", spelled(&sequence_type)),
         )
         .at(&cdc.sequence_span));
     }

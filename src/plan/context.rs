@@ -21,6 +21,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::clock::clock_functions;
 use super::functions::{self, Settings};
+use super::generate::Generate;
 use super::spark::{SparkAccess, SparkMeaning, SparkTypes};
 use crate::error::{Error, Result};
 
@@ -64,7 +65,9 @@ pub fn session(clock: bool, settings: &Settings) -> Result<SessionContext> {
     for name in state.higher_order_function_names() {
         state.deregister_higher_order_function(&name).map_err(failed)?;
     }
-    state.register_function_rewrite(Arc::new(SparkMeaning::new(settings, &functions))).map_err(failed)?;
+    let meaning = Arc::new(SparkMeaning::new(settings, &functions));
+    state.register_relation_planner(Arc::new(Generate::new(Arc::clone(&meaning)))).map_err(failed)?;
+    state.register_function_rewrite(meaning).map_err(failed)?;
     for function in functions {
         if functions::callable(function.name()) {
             state.register_udf(function).map_err(failed)?;

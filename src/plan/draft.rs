@@ -9,7 +9,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, ident};
 use datafusion::scalar::ScalarValue;
 
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
-use super::functions::{Settings, cast};
+use super::functions::{cast, spelled};
+use super::generated;
 use super::metadata::names_metadata;
 use super::own::own_columns;
 use super::query::{Planner, from_datafusion, plan_expr, plan_query};
@@ -17,8 +18,8 @@ use super::schema::{position, stored_field, stored_schema, stored_type};
 use super::{Outside, Source, SourceKind};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{
-    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, LEFT_COLUMN, ReadMode, ReadTable,
-    Relation, RelationSource, TableName, near_miss,
+    Action, Dataset, DatasetKind, EPOCH_COLUMN, FAILED_COLUMN, Flow, FlowKind, LEFT_COLUMN, ReadFiles, ReadMode,
+    ReadTable, Relation, RelationSource, TableName, near_miss,
 };
 
 /// A relation of a flow.
@@ -101,7 +102,7 @@ pub(super) fn draft<'a>(
             schema = merged(&schema, outside.stored(&dataset.name)?);
         }
         for drafted in &mut drafted {
-            conform(drafted, &schema, dataset, &planner.settings)
+            conform(drafted, &schema, dataset, planner)
                 .map_err(|e| e.dataset(&dataset.name).flow(&drafted.flow.name))?;
         }
         let mut own = vec![true; schema.fields().len()];
@@ -189,7 +190,7 @@ fn draft_flow<'a>(
                 counter += 1;
                 let id = if many { format!("{origin}:{counter}") } else { origin.clone() };
                 let kind = match &relation.source {
-                    RelationSource::Files(files) => SourceKind::Files(files.clone()),
+                    RelationSource::Files(files) => SourceKind::Files(in_zone(files, planner)),
                     RelationSource::External { name, location, read } => {
                         let location = location.clone().unwrap_or_else(|| outside.location(name));
                         SourceKind::Delta { location, read: as_read(read, flow, once) }
@@ -206,8 +207,10 @@ fn draft_flow<'a>(
                     schema = Arc::new(Schema::new(fields));
                 }
                 let schema = stored_schema(&schema);
+                let warnings = outside.warnings(&kind);
                 let source = Source {
                     id,
+                    warnings,
                     flow: flow.name.clone(),
                     kind,
                     schema: Arc::clone(&schema),
@@ -226,6 +229,17 @@ fn draft_flow<'a>(
         FlowKind::AutoCdc(_) => None,
     };
     Ok(DraftFlow { flow, reads, plan })
+}
+
+/// Files whose options name no time zone are read in the session's.
+fn in_zone(files: &ReadFiles, planner: &Planner<'_>) -> ReadFiles {
+    let mut files = files.clone();
+    let zone = &planner.settings.zone;
+    let named = files.options.keys().any(|x| x.trim_start_matches("cloudfiles.").eq_ignore_ascii_case("timezone"));
+    if !named && !zone.is_utc() {
+        files.options.insert("timezone".to_owned(), zone.name().to_owned());
+    }
+    files
 }
 
 /// How a flow reads a table. What is read once never goes. Straight into AUTO CDC, the keys tell an update from a delete,
@@ -294,7 +308,7 @@ fn append_schema(dataset: &Dataset, flows: &[DraftFlow<'_>]) -> Result<SchemaRef
 }
 
 /// Makes a flow's query yield exactly the dataset's columns.
-fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, settings: &Settings) -> Result<()> {
+fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, planner: &Planner<'_>) -> Result<()> {
     let FlowKind::Query { by_name, query } = &draft.flow.kind else { return Ok(()) };
     let Some(plan) = draft.plan.take() else { return Ok(()) };
     let given = plan.schema().as_arrow().clone();
@@ -322,6 +336,7 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, set
     }
     let mut exprs = Vec::with_capacity(schema.fields().len());
     let mut same = given.fields().len() == schema.fields().len();
+    let mut made: Vec<usize> = Vec::new();
     for (index, field) in schema.fields().iter().enumerate() {
         let at = if by_name { position(&given, field.name()) } else { Some(index) };
         let expr = match at.and_then(|i| given.fields().get(i).map(|f| (i, f))) {
@@ -331,7 +346,7 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, set
                 let column = Expr::Column(datafusion::common::Column::new(qualifier.cloned(), from.name()));
                 if from.data_type() == field.data_type() {
                     column
-                } else if let Ok(cast) = cast(column, from.data_type(), field.data_type(), false, settings) {
+                } else if let Ok(cast) = cast(column, from.data_type(), field.data_type(), false, &planner.settings) {
                     cast
                 } else {
                     return Err(Error::user(
@@ -339,12 +354,20 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, set
                         format!(
                             "column {} is {} in the query and {} in the table",
                             field.name(),
-                            from.data_type(),
-                            field.data_type()
+                            spelled(from.data_type()),
+                            spelled(field.data_type())
                         ),
                     )
                     .at(span));
                 }
+            }
+            None if generated::of(dataset, field.name()).is_some() => {
+                same = false;
+                made.push(index);
+                Expr::Literal(
+                    ScalarValue::try_from(field.data_type()).map_err(|e| from_datafusion(e, span, None))?,
+                    None,
+                )
             }
             None if dataset.columns.is_some() => {
                 return Err(Error::user(
@@ -361,14 +384,15 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, set
         };
         exprs.push(expr.alias(field.name()));
     }
-    draft.plan = Some(if same {
+    let plan = if same {
         plan
     } else {
         LogicalPlanBuilder::from(plan)
             .project(exprs)
             .and_then(LogicalPlanBuilder::build)
             .map_err(|e| from_datafusion(e, span, None))?
-    });
+    };
+    draft.plan = Some(if made.is_empty() { plan } else { generated::compute(plan, &made, schema, dataset, planner)? });
     Ok(())
 }
 
@@ -402,6 +426,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
             });
         }
     }
+    rules.extend(generated::rules(planner, dataset, judged)?);
     for expectation in &dataset.expectations {
         let (condition, columns, data_type) =
             plan_expr(planner, &expectation.condition, judged, &dataset.name.table, &expectation.span)
@@ -409,7 +434,7 @@ fn rules(planner: &Planner<'_>, dataset: &Dataset, judged: &SchemaRef) -> Result
         if data_type != DataType::Boolean {
             return Err(Error::user(
                 "EXPECTATION_NOT_BOOLEAN",
-                format!("an expectation is a condition, and this is {data_type}"),
+                format!("an expectation is a condition, and this is {}", spelled(&data_type)),
             )
             .at(&expectation.span)
             .dataset(&dataset.name)

@@ -101,6 +101,10 @@ impl VisitorMut for Collector<'_> {
             for cte in &with.cte_tables {
                 let name = &cte.alias.name.value;
                 self.names.relations.entry(name.to_lowercase()).or_insert_with(|| name.clone());
+                for column in &cte.alias.columns {
+                    let name = &column.name.value;
+                    self.names.columns.entry(name.to_lowercase()).or_insert_with(|| name.clone());
+                }
             }
         }
         aliases(&query.body, self.names);
@@ -110,6 +114,13 @@ impl VisitorMut for Collector<'_> {
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
         let alias = match factor {
             TableFactor::Table { alias, .. } | TableFactor::Derived { alias, .. } => alias.as_ref(),
+            // A generator, whose columns have names of their own where it gives them none.
+            TableFactor::Pivot { alias, .. } => {
+                for name in ["col", "key", "pos", "value"] {
+                    self.names.columns.entry(name.to_owned()).or_insert_with(|| name.to_owned());
+                }
+                alias.as_ref()
+            }
             _ => None,
         };
         if let Some(alias) = alias {
@@ -146,10 +157,34 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
+    /// The name that Spark gives to a member of a struct and to a cast, which have none for the planner.
+    fn own_name(&self, expr: &Expr) -> Option<Ident> {
+        let last = |parts: &[Ident]| parts.last().map(|ident| Ident::with_quote('`', ident.value.as_str()));
+        match expr {
+            Expr::CompoundIdentifier(parts) => {
+                let qualified =
+                    parts.first().is_some_and(|first| self.names.relations.contains_key(&first.value.to_lowercase()));
+                (parts.len() > 1 + usize::from(qualified)).then(|| last(parts)).flatten()
+            }
+            Expr::Cast { expr, .. } => match expr.as_ref() {
+                Expr::Identifier(ident) => last(std::slice::from_ref(ident)),
+                Expr::CompoundIdentifier(parts) => last(parts),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     fn body(&self, body: &mut SetExpr) {
         match body {
             SetExpr::Select(select) => {
                 for item in &mut select.projection {
+                    if let SelectItem::UnnamedExpr(expr) = item
+                        && let Some(alias) = self.own_name(expr)
+                    {
+                        let expr = std::mem::replace(expr, Expr::Identifier(alias.clone()));
+                        *item = SelectItem::ExprWithAlias { expr, alias };
+                    }
                     let options = match item {
                         SelectItem::Wildcard(options) => options,
                         SelectItem::QualifiedWildcard(kind, options) => {

@@ -137,7 +137,16 @@ impl Lowering<'_> {
                 Err(self.unsupported("ORDER BY").help("rows of a table have no order; sort when you query it"))
             }
             LogicalPlan::Limit(_) => Err(self.unsupported("LIMIT")),
-            LogicalPlan::Unnest(_) => Err(self.unsupported("explode")),
+            LogicalPlan::Unnest(unnest) => {
+                let (&[(column, _)], []) = (unnest.list_type_columns.as_slice(), unnest.struct_type_columns.as_slice())
+                else {
+                    return Err(self.unsupported("unnest"));
+                };
+                let input = self.lower(&unnest.input, wall)?;
+                let schema = plan.schema().as_arrow().clone();
+                let schema = if wall { with_wall(&schema) } else { Arc::new(schema) };
+                Ok(map(input, Step::Unnest { column, schema }))
+            }
             LogicalPlan::Distinct(_) => Err(self.unsupported("DISTINCT ON")),
             LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => {
                 Err(self.unsupported("a query that reads nothing"))
@@ -438,7 +447,7 @@ pub(super) fn read_once(once: bool, span: &Span) -> PlanLint {
 /// Adds a row-wise step behind a node.
 pub(super) fn map(input: Node, step: Step) -> Node {
     let schema = match &step {
-        Step::Project { schema, .. } => Arc::clone(schema),
+        Step::Project { schema, .. } | Step::Unnest { schema, .. } => Arc::clone(schema),
         Step::Filter { .. } => Arc::clone(input.schema()),
     };
     match input {

@@ -7,10 +7,13 @@ mod cdc;
 mod clock;
 mod context;
 mod draft;
-mod explode;
+mod explain;
 mod fingerprint;
 mod functions;
+mod generate;
+mod generated;
 mod identifiers;
+mod lateral;
 mod lower;
 mod metadata;
 mod moments;
@@ -24,7 +27,7 @@ mod syntax;
 pub(crate) mod tests;
 mod unique;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -37,9 +40,11 @@ use crate::pipeline::{Action, DatasetKind, ReadFiles, ReadTable, ScdType, TableN
 pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
-pub use explode::lift_explode;
+pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
 pub use fingerprint::{SCD_TYPE, UPSTREAM};
+pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
+pub use generate::lift_generators;
 pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
@@ -87,12 +92,17 @@ pub struct Source {
     pub schema: SchemaRef,
     /// Read once, when first seen, and never again.
     pub once: bool,
+    /// What is to be said of how it is read: a stable code and a sentence.
+    pub warnings: Vec<(&'static str, String)>,
     /// Where it is named.
     pub span: Span,
 }
 
 /// Fingerprints of datasets that decide their rows when they arrive begin with this.
 pub const DECIDED: &str = "arrival ";
+
+/// Labels of private replay points begin with this; the source that they store follows.
+pub const REPLAY: &str = "replay of ";
 
 /// Kind of a source.
 #[derive(Clone, Debug)]
@@ -169,7 +179,7 @@ impl DatasetPlan {
     /// The name that logs, metrics and reports use.
     pub fn label(&self) -> String {
         match &self.stored {
-            Stored::Replay(flow) => format!("replay of {flow}"),
+            Stored::Replay(flow) => format!("{REPLAY}{flow}"),
             _ => self.name.to_string(),
         }
     }
@@ -307,6 +317,13 @@ pub enum Step {
         /// Boolean.
         predicate: Arc<dyn PhysicalExpr>,
     },
+    /// One row an item of a list.
+    Unnest {
+        /// The list, in whose place the item comes. Rows without items go.
+        column: usize,
+        /// Outgoing columns.
+        schema: SchemaRef,
+    },
     /// Computes columns.
     Project {
         /// One an outgoing column.
@@ -366,6 +383,25 @@ pub struct CdcFlow {
     pub truncate: Option<Arc<dyn PhysicalExpr>>,
 }
 
+impl Plan {
+    /// The columns of a source that something reads.
+    pub fn used(&self, source: usize) -> BTreeSet<usize> {
+        let mut used = BTreeSet::new();
+        let mut note = |input: Input, columns: &[usize]| {
+            if input == Input::Source(source) {
+                used.extend(columns);
+            }
+        };
+        for dataset in &self.datasets {
+            match &dataset.feed {
+                Feed::Append(flows) => flows.iter().for_each(|(_, node)| node.leaves(&mut note)),
+                Feed::Cdc(cdc) => cdc.flows.iter().for_each(|flow| flow.input.leaves(&mut note)),
+            }
+        }
+        used
+    }
+}
+
 impl Node {
     /// Columns on the outgoing edge.
     pub fn schema(&self) -> &SchemaRef {
@@ -379,10 +415,10 @@ impl Node {
         }
     }
 
-    /// Calls `f` on every leaf.
-    pub fn leaves(&self, f: &mut impl FnMut(Input)) {
+    /// Calls `f` on every leaf, with the columns that it keeps.
+    pub fn leaves(&self, f: &mut impl FnMut(Input, &[usize])) {
         match self {
-            Node::Read { input, .. } => f(*input),
+            Node::Read { input, columns, .. } => f(*input, columns),
             Node::Map { input, .. } | Node::Clock { input, .. } | Node::Distinct { input, .. } => input.leaves(f),
             Node::Union { inputs, .. } => inputs.iter().for_each(|n| n.leaves(f)),
             Node::Match(node) => {

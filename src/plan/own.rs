@@ -32,6 +32,7 @@ pub(super) fn own_columns(plan: &LogicalPlan, relations: &[Vec<bool>], computed:
                 .collect()
         }
         LogicalPlan::Filter(filter) => own_columns(&filter.input, relations, computed),
+        LogicalPlan::Unnest(unnest) => own_columns(&unnest.input, relations, computed),
         LogicalPlan::SubqueryAlias(alias) => own_columns(&alias.input, relations, computed),
         LogicalPlan::Distinct(Distinct::All(input)) => own_columns(input, relations, computed),
         LogicalPlan::Union(union) => {

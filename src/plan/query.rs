@@ -16,11 +16,14 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
 use super::functions::{self, Settings};
+use super::generate::lift_generators;
 use super::identifiers::fold;
+use super::lateral;
 use super::metadata::{METADATA, hide_from_wildcards};
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::{Query, Source, near_miss};
+use crate::sql::GENERATORS;
 
 /// The session in which a pipeline's queries are planned, and the definition files for places in messages.
 pub(super) struct Planner<'a> {
@@ -50,17 +53,42 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
     if !with_metadata.is_empty() {
         hide_from_wildcards(&mut ast, &with_metadata, METADATA);
     }
+    lift_generators(&mut ast, planner.source(&query.span)).map_err(|e| e.at(&query.span))?;
     fold(&mut ast, schemas);
-    read_as_spark(&mut ast);
     for (index, schema) in schemas.iter().enumerate() {
         let name = TableReference::bare(format!("${index}"));
         session.deregister_table(name.clone()).map_err(wrong)?;
         session.register_table(name, Arc::new(EmptyTable::new(Arc::clone(schema)))).map_err(wrong)?;
     }
     let state = session.state();
-    let statement = Statement::Statement(Box::new(ast::Statement::Query(Box::new(ast))));
-    let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(wrong)?;
+    let mut attempts = 0;
+    let plan = loop {
+        let mut spelled = ast.clone();
+        read_as_spark(&mut spelled);
+        let statement = Statement::Statement(Box::new(ast::Statement::Query(Box::new(spelled))));
+        match futures::executor::block_on(state.statement_to_plan(statement)) {
+            Ok(plan) => break plan,
+            // A name that is no column may be one of the same select list.
+            Err(error) if attempts < LATERAL => match missing(&error) {
+                Some((name, at)) if lateral::resolve(&mut ast, &name, at) => attempts += 1,
+                _ => return Err(wrong(error)),
+            },
+            Err(error) => return Err(wrong(error)),
+        }
+    };
     state.optimize(&plan).map_err(wrong)
+}
+
+/// How many references to names of the same select list a query may have.
+const LATERAL: usize = 500;
+
+/// The column that is missing, and where it is named.
+fn missing(error: &DataFusionError) -> Option<(String, Location)> {
+    let DataFusionError::SchemaError(found, _) = error.find_root() else { return None };
+    let SchemaError::FieldNotFound { field, .. } = found.as_ref() else { return None };
+    let at = error.diagnostic()?.span?.start;
+    (field.relation.is_none() && at.line > 0)
+        .then(|| (field.name.clone(), Location { line: at.line, column: at.column }))
 }
 
 /// Plans an expression over the columns of one relation, with types coerced. `alias` qualifies them, as in `orders.id`.
@@ -143,6 +171,14 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             other => Error::user("INVALID_QUERY", other.to_string()),
         },
         // Some messages end in a dump of the planner's own types.
+        DataFusionError::NotImplemented(message) if message.contains("ScalarSubquery") => {
+            Error::user("NOT_SUPPORTED", "a scalar subquery is not supported yet")
+                .help("LEFT JOIN the query on its key, and select the column")
+        }
+        DataFusionError::NotImplemented(message) if message.contains("sqltorel: Lambda") => {
+            Error::user("NOT_SUPPORTED", "a function that takes no lambda is given one")
+                .help("docs/functions.md has the functions, and which of them take lambdas")
+        }
         DataFusionError::NotImplemented(message) => {
             let said = message.split(" { ").next().unwrap_or(message);
             Error::user("NOT_SUPPORTED", said.trim_end())
@@ -153,6 +189,10 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             let mut lines = message.lines();
             let first = lines.next().unwrap_or_default();
             let name = first.split('\'').nth(1).unwrap_or_default();
+            if GENERATORS.contains(&name) {
+                let message = format!("{name} stands by itself in a select list, behind LATERAL VIEW or in FROM");
+                return Error::user("UNSUPPORTED_GENERATOR", message).at(&place);
+            }
             if VOLATILE.contains(&name) {
                 let message = format!("{name} gives another value each time, so that a table could never be rebuilt");
                 return Error::user("NOT_SUPPORTED", message).at(&place);
@@ -164,6 +204,19 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
                 None => error = error.help("SHOW FUNCTIONS in `silverflow query` lists all there are"),
             }
             error
+        }
+        DataFusionError::Plan(message) if message.contains("Invalid interval arithmetic operation") => {
+            Error::user("NOT_SUPPORTED", "an interval is multiplied by a whole number that is written out")
+                .help("timestampadd(DAY, n, at) adds as many days as a column says")
+        }
+        DataFusionError::Plan(message)
+            if message.starts_with("Source table contains") && message.contains("column alias") =>
+        {
+            Error::user("COLUMN_COUNT", "there are not as many names as columns")
+        }
+        DataFusionError::Plan(message) if message.starts_with("Projections require unique expression names") => {
+            Error::user("DUPLICATE_COLUMN", "two columns of a select list have the same name")
+                .help("give one of them a name: … AS name")
         }
         DataFusionError::Plan(message) => Error::user("INVALID_QUERY", message.clone()),
         DataFusionError::Internal(message) => Error::internal(message.clone()),

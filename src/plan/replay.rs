@@ -69,6 +69,7 @@ fn row_wise(plan: &LogicalPlan) -> bool {
         LogicalPlan::Projection(p) => row_wise(&p.input),
         LogicalPlan::Filter(f) => row_wise(&f.input),
         LogicalPlan::SubqueryAlias(a) => row_wise(&a.input),
+        LogicalPlan::Unnest(u) => row_wise(&u.input),
         _ => false,
     }
 }

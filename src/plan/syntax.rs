@@ -1,16 +1,21 @@
 //! Forms of Spark's SQL that the planner does not take, or reads otherwise, as the calls and casts that they stand for.
 
+mod forms;
+
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     self, AccessExpr, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, DuplicateTreatment,
     ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
-    GroupByExpr, Ident, JsonPathElem, LimitClause, ObjectName, OrderByKind, Query, Select, SelectItem, TrimWhereField,
-    TypedString, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
+    GroupByExpr, Ident, JsonPathElem, LimitClause, ObjectName, OrderByKind, Query, Select, SelectFlavor, SelectItem,
+    TableFactor, TrimWhereField, TypedString, UnaryOperator, Value, ValueWithSpan, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 
+use self::forms::{Variables, multiple, quantified, spell_body, spell_join, spell_pipe, variant};
 use super::functions::{NOT, schema_of};
+use crate::sql::UNSIGNED_SHIFT;
 
 /// Rewrites every expression in `node`.
 pub fn read_as_spark(node: &mut impl VisitMut) {
@@ -46,6 +51,10 @@ fn string(text: impl Into<String>) -> Expr {
 
 fn negated(expr: Expr, not: bool) -> Expr {
     if not { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) } } else { expr }
+}
+
+fn joined(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
 }
 
 fn take(expr: &mut Expr) -> Expr {
@@ -244,6 +253,7 @@ fn function(function: &mut Function) -> Option<Expr> {
             }
             None
         }
+        "variant_get" | "try_variant_get" | "to_variant_object" | "is_variant_null" => variant(&name, given),
         "struct" => Some(structure(positional(given)?)),
         "map" if given.is_empty() => {
             Some(call("map_from_arrays", vec![call("array", Vec::new()), call("array", Vec::new())]))
@@ -270,16 +280,19 @@ fn schema_of_json(expr: &mut Expr) -> Option<String> {
 }
 
 /// `$.a.b[0]` of `value:a.b[0]`.
-fn json_path(path: &ast::JsonPath) -> Option<String> {
+fn json_path(path: &mut ast::JsonPath) -> Option<String> {
     let mut text = "$".to_owned();
-    for element in &path.path {
+    for element in &mut path.path {
+        if let JsonPathElem::Bracket { key } | JsonPathElem::ColonBracket { key } = element {
+            untyped(key);
+        }
         match element {
             JsonPathElem::Dot { key, .. } => {
                 text.push_str("['");
                 text.push_str(key);
                 text.push_str("']");
             }
-            JsonPathElem::Bracket { key } => match key {
+            JsonPathElem::Bracket { key } | JsonPathElem::ColonBracket { key } => match key {
                 Expr::Value(ValueWithSpan { value: Value::Number(index, _), .. }) => {
                     text.push('[');
                     text.push_str(index);
@@ -292,7 +305,6 @@ fn json_path(path: &ast::JsonPath) -> Option<String> {
                 }
                 _ => return None,
             },
-            _ => return None,
         }
     }
     Some(text)
@@ -317,6 +329,7 @@ fn read(expr: &mut Expr) -> Option<Expr> {
                 BinaryOperator::StringConcat => "concat",
                 BinaryOperator::PGBitwiseShiftLeft => "shiftleft",
                 BinaryOperator::PGBitwiseShiftRight => "shiftright",
+                BinaryOperator::Custom(name) if name == UNSIGNED_SHIFT => "shiftrightunsigned",
                 _ => return None,
             };
             call(name, vec![take(left), take(right)])
@@ -364,6 +377,26 @@ fn read(expr: &mut Expr) -> Option<Expr> {
             call("get_json_object", vec![take(value), string(path)])
         }
         Expr::Function(f) => function(f)?,
+        Expr::InList { expr: subject, list, negated: not } => {
+            let Expr::Tuple(columns) = subject.as_mut() else { return None };
+            let columns = std::mem::take(columns);
+            let row = |item: Expr| {
+                let (Expr::Tuple(values) | Expr::Struct { values, .. }) = item else { return None };
+                if values.len() != columns.len() {
+                    return None;
+                }
+                // A struct with a null in it equals another such, so there is no unknown here.
+                let same = |(l, r): (&Expr, Expr)| Expr::BinaryOp {
+                    left: Box::new(l.clone()),
+                    op: BinaryOperator::Spaceship,
+                    right: Box::new(r),
+                };
+                columns.iter().zip(values).map(same).reduce(|l, r| joined(l, BinaryOperator::And, r))
+            };
+            let rows = std::mem::take(list).into_iter().map(row).collect::<Option<Vec<_>>>()?;
+            let any = rows.into_iter().reduce(|l, r| joined(l, BinaryOperator::Or, r))?;
+            negated(Expr::Nested(Box::new(any)), *not)
+        }
         Expr::TypedString(TypedString { data_type, value, .. }) => cast(Expr::Value(value.clone()), data_type.clone()),
         _ => return None,
     })
@@ -397,6 +430,16 @@ impl VisitorMut for Reader {
             let value = Value::Number(format!("-{text}"), *long);
             *expr = Expr::Value(ValueWithSpan { value, span: *span });
         }
+        if let Some(product) = multiple(expr) {
+            *expr = product;
+        }
+        if let Expr::Lambda(lambda) = expr {
+            let params: Vec<String> = lambda.params.iter().map(|param| param.name.value.to_lowercase()).collect();
+            let _ = VisitMut::visit(&mut lambda.body, &mut Variables { params });
+        }
+        if let Some(conditions) = quantified(expr) {
+            *expr = conditions;
+        }
         ControlFlow::Continue(())
     }
 
@@ -409,6 +452,33 @@ impl VisitorMut for Reader {
                     *other = read;
                 }
             }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        spell_body(&mut query.body);
+        for pipe in &mut query.pipe_operators {
+            spell_pipe(pipe);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        if let TableFactor::NestedJoin { table_with_joins, .. } = factor {
+            table_with_joins.joins.iter_mut().for_each(|join| spell_join(&mut join.join_operator));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        // FROM alone is all of it.
+        if select.flavor == SelectFlavor::FromFirstNoSelect {
+            select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
+        }
+        select.flavor = SelectFlavor::Standard;
+        for table in &mut select.from {
+            table.joins.iter_mut().for_each(|join| spell_join(&mut join.join_operator));
         }
         ControlFlow::Continue(())
     }

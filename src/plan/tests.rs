@@ -14,6 +14,10 @@ use crate::project::load_sql;
 struct Declared;
 
 impl Outside for Declared {
+    fn warnings(&self, _: &SourceKind) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     fn schema(&self, _: &str, kind: &SourceKind) -> Result<SchemaRef> {
         Ok(match kind {
             SourceKind::Files(read) => read.schema.clone().expect("tests declare schemas"),
@@ -265,7 +269,7 @@ fn mistakes_are_named_with_their_place() {
             "NOT_SUPPORTED",
             "window",
         ),
-        ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders ORDER BY id", "NOT_SUPPORTED", "ORDER BY"),
+        ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders ORDER BY id LIMIT 1", "NOT_SUPPORTED", "LIMIT"),
         ("CREATE TEMPORARY VIEW v AS SELECT id FROM orders LIMIT 1", "NOT_SUPPORTED", "LIMIT"),
         (
             "CREATE TEMPORARY VIEW v AS SELECT o.id FROM orders o FULL JOIN customers c ON o.customer = c.id",

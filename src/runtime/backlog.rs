@@ -11,7 +11,7 @@ use super::names::name_of;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
-use crate::lake::{History, Lake, Position, Table};
+use crate::lake::{FileId, History, Lake, Position, Table};
 use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
 use crate::sources::{DeltaSource, FileSource, First, Landing};
@@ -129,19 +129,25 @@ impl Backlog {
                     }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
-                    let has_seen = |path: &str| history.has_seen(&source.id, name_of(&plan.root, path));
+                    let known = |file: &FileId| {
+                        let before = seen.and_then(|seen| seen.get(name_of(&plan.root, &file.path)));
+                        before.is_some_and(|before| !files.allows_overwrites() || before.is_of(file))
+                    };
+                    // What is there now is passed over, and that is written down.
+                    let passes = seen.is_none() && !files.includes_existing();
                     let told = match &look {
-                        Look::Told(whole) if !source.once => {
-                            files.discover_among(whole.known(), has_seen).map_err(|e| e.at(&source.span))?
+                        Look::Told(whole) if !source.once && !passes => {
+                            files.discover_among(whole.known(), known).map_err(|e| e.at(&source.span))?
                         }
                         _ => None,
                     };
                     let found = match told {
                         Some(found) => found,
-                        None => files.discover(has_seen, read_before).map_err(|e| e.at(&source.span))?,
+                        None => files.discover(known, read_before).map_err(|e| e.at(&source.span))?,
                     };
                     let found = match &mut look {
                         Look::AsItIs => found,
+                        _ if passes => found,
                         // What is read once is read when all of it is there.
                         Look::Everything(whole) | Look::Told(whole) if source.once => {
                             let all = found.len();
@@ -149,7 +155,11 @@ impl Backlog {
                         }
                         Look::Everything(whole) | Look::Told(whole) => whole.of(found),
                     };
-                    (!found.is_empty()).then_some(Position::Files(found))
+                    if passes {
+                        Some(Position::Skipped(found))
+                    } else {
+                        (!found.is_empty()).then_some(Position::Files(found))
+                    }
                 }
                 SourceKind::Delta { .. } if matches!(look, Look::Told(_)) => None,
                 SourceKind::Delta { location, read } => {

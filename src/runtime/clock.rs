@@ -25,7 +25,8 @@ impl RunClock {
         RunClock { fixed: options.wall, last, due: history.due_micros }
     }
 
-    fn now(&self) -> i64 {
+    /// What it shows, in microseconds since 1970.
+    pub(super) fn now(&self) -> i64 {
         self.fixed.unwrap_or_else(Utc::now).timestamp_micros()
     }
 

@@ -7,6 +7,7 @@ use crossbeam_channel::Receiver;
 use super::worker::FromWorker;
 use crate::dataflow::{Batch, Counts, Outcome, RowFault, SHOWN_ROWS, TableId};
 use crate::error::{Error, Result};
+use crate::sources::ReadStats;
 
 /// What the workers made of an epoch.
 #[derive(Default)]
@@ -14,6 +15,8 @@ pub(super) struct Computed {
     pub(super) changes: BTreeMap<TableId, Vec<Batch>>,
     pub(super) counts: BTreeMap<usize, Counts>,
     pub(super) faults: Vec<Box<RowFault>>,
+    /// What reading came to, by source.
+    pub(super) sources: Vec<(usize, ReadStats)>,
     /// When the clock next changes something, in microseconds since 1970.
     pub(super) due: Option<i64>,
 }

@@ -73,7 +73,7 @@ pub fn stays(plan: &Plan, history: &History, source: usize) -> Result<()> {
     let Some(about) = plan.sources.get(source) else { return Ok(()) };
     let now = keeper(plan, source).and_then(|at| plan.datasets.get(at)).map(DatasetPlan::label);
     let (Some(before), Some(now)) = (history.fingerprints.get(&source_key(&about.id)), now) else { return Ok(()) };
-    if *before == now || history.seen(&about.id).is_none_or(BTreeSet::is_empty) {
+    if *before == now || history.seen(&about.id).is_none_or(BTreeMap::is_empty) {
         return Ok(());
     }
     let fed = target(plan, source).map(DatasetPlan::label).unwrap_or_default();
@@ -116,7 +116,7 @@ fn place(kind: &SourceKind) -> String {
 pub fn keeper(plan: &Plan, source: usize) -> Option<usize> {
     fn reads(plan: &Plan, node: &Node, source: usize) -> bool {
         let mut found = false;
-        node.leaves(&mut |input| {
+        node.leaves(&mut |input, _| {
             found |= match input {
                 Input::Source(index) => index == source,
                 // A view between the source and the table.
@@ -348,6 +348,11 @@ pub fn source_key(id: &str) -> String {
     format!("{SOURCE}{id}")
 }
 
+/// Whether the log keeps who stores a source under a name.
+pub fn is_source(name: &str) -> bool {
+    name.starts_with(SOURCE)
+}
+
 /// The flow of a source: several sources of one flow are numbered.
 pub fn flow_of(source: &str) -> String {
     match source.rsplit_once(':') {
@@ -361,6 +366,11 @@ pub fn table_key(plan: &Plan, table: TableId) -> String {
     let label = |index: usize| plan.datasets.get(index).map(|d| d.label()).unwrap_or_default();
     match table {
         TableId::Rows(index) => label(index),
-        TableId::Quarantine(index) => format!("{} quarantine", label(index)),
+        TableId::Quarantine(index) => quarantine_key(&label(index)),
     }
+}
+
+/// The name under which the log keeps the quarantine of a table.
+pub fn quarantine_key(table: &str) -> String {
+    format!("{table} quarantine")
 }

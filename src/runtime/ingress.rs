@@ -1,7 +1,8 @@
 //! Ingress actors: one thread a source and epoch, which reads what the epoch's record names and deals it to the workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use crossbeam_channel::Sender;
@@ -13,7 +14,7 @@ use super::difference::{Outside, columns};
 use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, relabel};
 use crate::error::{Error, Result};
-use crate::lake::{Position, Table};
+use crate::lake::{FileId, Position, Table};
 use crate::plan::{Source, SourceKind};
 use crate::sources::{DeltaSource, FileSource, ReadStats};
 
@@ -33,6 +34,8 @@ pub struct Ingress {
     pub source: Source,
     /// What to read.
     pub position: Position,
+    /// The columns that something reads.
+    pub used: BTreeSet<usize>,
     /// The epoch.
     pub epoch: u64,
     /// Its wall.
@@ -65,15 +68,9 @@ impl Ingress {
         let mut stats = ReadStats::default();
         match (&self.source.kind, &self.position) {
             (SourceKind::Files(read), Position::Files(files)) => {
-                let source = FileSource::new(read)?;
-                for file in files {
-                    let mut reader = source.read(file, &self.source.schema)?;
-                    for rows in &mut reader {
-                        deal.rows(&rows?, None)?;
-                    }
-                    stats += reader.stats();
-                }
+                stats = self.files(&FileSource::new(read)?, files)?;
             }
+            (SourceKind::Files(_), Position::Skipped(_)) => {}
             (SourceKind::Delta { location, read }, Position::Delta { from, to, table }) => {
                 let source = self.io.block_on(DeltaSource::open(location, read))?;
                 let same = table.as_deref().is_none_or(|id| id == source.id());
@@ -101,6 +98,69 @@ impl Ingress {
         Ok(stats)
     }
 }
+
+impl Ingress {
+    /// Reads files, several at a time if they are worth a thread.
+    fn files(&self, source: &FileSource, files: &[FileId]) -> Result<ReadStats> {
+        let bytes = files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.size));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let readers = if bytes < PARALLEL { 1 } else { cores.min(READERS).min(files.len()).max(1) };
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let read = |reader: usize| {
+            let mut deal = Deal { ingress: self, next: self.index + reader };
+            let mut stats = ReadStats::default();
+            while !failed.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(file) = files.get(at) else { break };
+                let mut all = || {
+                    let mut rows = source.read_used(file, &self.source.schema, &self.used)?;
+                    for rows in &mut rows {
+                        deal.rows(&rows?, None)?;
+                    }
+                    Ok(rows.stats())
+                };
+                match all() {
+                    Ok(more) => stats += more,
+                    Err(error) => {
+                        failed.store(true, Ordering::Relaxed);
+                        return Err((at, error));
+                    }
+                }
+            }
+            Ok(stats)
+        };
+        if readers == 1 {
+            return read(0).map_err(|(_, error)| error);
+        }
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..readers)
+                .map(|reader| {
+                    scope.spawn({
+                        let read = &read;
+                        move || read(reader)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        let (mut stats, mut errors) = (ReadStats::default(), Vec::new());
+        for result in results {
+            match result {
+                Ok(Ok(more)) => stats += more,
+                Ok(Err(error)) => errors.push(error),
+                Err(_) => return Err(Error::internal("reading a file panicked")),
+            }
+        }
+        match errors.into_iter().min_by_key(|(at, _)| *at) {
+            Some((_, error)) => Err(error),
+            None => Ok(stats),
+        }
+    }
+}
+
+/// Files that are read at the same time at most, and bytes below which one reader is enough.
+const READERS: usize = 4;
+const PARALLEL: u64 = 1 << 20;
 
 fn wrong(error: arrow::error::ArrowError) -> Error {
     Error::internal("rows of a source do not fit its schema").caused_by(error)

@@ -38,6 +38,15 @@ pub struct FlowChanges {
 }
 
 impl Selection {
+    /// What is left to do after the first epoch: nothing is made anew once more.
+    pub(super) fn rest(&self) -> Selection {
+        if self.full_refresh_all {
+            return Selection::default();
+        }
+        let names = self.refresh.iter().chain(&self.full_refresh).cloned();
+        Selection { refresh: names.collect(), ..Selection::default() }
+    }
+
     fn is_everything(&self) -> bool {
         self.refresh.is_empty() && self.full_refresh.is_empty()
     }

@@ -10,6 +10,7 @@
 mod audit;
 mod backlog;
 mod checkpoint;
+mod clean;
 mod clock;
 mod columns;
 mod commit;
@@ -17,6 +18,7 @@ mod computed;
 mod definitions;
 mod difference;
 mod follow;
+mod grow;
 mod hydrate;
 mod ingress;
 mod intent;
@@ -54,7 +56,7 @@ pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, query, query_as_of};
-pub use report::{RuleReport, RunReport, TableReport};
+pub use report::{RuleReport, RunReport, SourceReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 
 /// Takes lines of progress.

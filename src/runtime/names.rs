@@ -22,10 +22,10 @@ pub(super) fn found(root: &Path, position: &Position) -> Position {
 }
 
 fn renamed(position: &Position, name: impl Fn(&str) -> String) -> Position {
+    let all = |files: &[FileId]| files.iter().map(|file| FileId { path: name(&file.path), ..file.clone() }).collect();
     match position {
-        Position::Files(files) => {
-            Position::Files(files.iter().map(|file| FileId { path: name(&file.path), ..file.clone() }).collect())
-        }
+        Position::Files(files) => Position::Files(all(files)),
+        Position::Skipped(files) => Position::Skipped(all(files)),
         delta @ Position::Delta { .. } => delta.clone(),
     }
 }

@@ -66,6 +66,13 @@ impl Outside for LakeOutside {
         }
     }
 
+    fn warnings(&self, kind: &SourceKind) -> Vec<(&'static str, String)> {
+        match kind {
+            SourceKind::Files(read) => FileSource::new(read).map(|x| x.warnings().to_vec()).unwrap_or_default(),
+            SourceKind::Delta { .. } => Vec::new(),
+        }
+    }
+
     fn stored(&self, name: &TableName) -> Result<Option<SchemaRef>> {
         let Some(lake) = &self.lake else { return Ok(None) };
         let table = self.io.block_on(Table::open(lake, &lake.table_location(name)))?;

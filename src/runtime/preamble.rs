@@ -8,9 +8,11 @@ use tokio::runtime::Handle;
 
 use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
+use super::clean::clean;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
 use super::follow::{Follow, Look};
+use super::grow::SCHEMA_GREW;
 use super::intent::{Intent, renamed};
 use super::lock::{RunLock, refuse_if_owned};
 use super::outside::LakeOutside;
@@ -18,7 +20,7 @@ use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
 use super::supervisor::Supervisor;
-use super::tables::{Tables, describe};
+use super::tables::{Tables, describe, held_elsewhere};
 use super::worker::Workers;
 use super::{FlowChanges, RunOptions};
 use crate::dataflow::{Start, TableId};
@@ -43,13 +45,16 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let (_, seen) = io.block_on(EpochLog::load(&lake))?;
     refuse_if_owned(&lake, &seen, options.lock_timeout, io)?;
     let ready = Ready::find(pipeline, &lake, &seen, options, &options.flows, io)?;
-    if ready.is_idle(&seen) && !RunClock::new(&seen, options).is_due() && options.continuous.is_none() {
-        return Ok(ready.report(pipeline, &lake, &seen));
+    let clock = RunClock::new(&seen, options);
+    if ready.is_idle(&seen) && !clock.is_due() && options.continuous.is_none() {
+        let cleaned = clean(&ready.plan, &seen, clock.now())?;
+        return Ok(RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) });
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
     let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
-    let mut session = Session { pipeline, options, io, lake, lock: Arc::new(lock), total: None, say: &say };
+    let mut session =
+        Session { pipeline, options: options.clone(), io, lake, lock: Arc::new(lock), total: None, say: &say };
     if history.open.is_some() && selective {
         // What an earlier run left open is of another kind: it is finished first, by itself.
         session.run(begun.take(), true)?;
@@ -58,6 +63,14 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     loop {
         let before = session.epochs();
         let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
+        if error.code() == SCHEMA_GREW {
+            say(&error.to_string());
+            if session.epochs() > before {
+                session.options.selection = session.options.selection.rest();
+            }
+            session.lock.check()?;
+            continue;
+        }
         // A refresh that is begun a second time would do what it has done once more.
         let pause = if selective { None } else { retry.pause(&error, session.epochs() > before) };
         let Some(pause) = pause else { return Err(error) };
@@ -72,7 +85,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
 /// From the storage as it is to the end of the run, or to the first error; then another one can follow.
 struct Session<'a> {
     pipeline: &'a Pipeline,
-    options: &'a RunOptions,
+    options: RunOptions,
     io: &'a Handle,
     lake: Lake,
     lock: Arc<RunLock>,
@@ -89,7 +102,7 @@ impl Session<'_> {
     /// Runs, with the log and what there is to do, if they are known already. With `finish_only` it ends when what an earlier
     /// run left open is finished.
     fn run(&mut self, begun: Option<(EpochLog, Option<Ready>)>, finish_only: bool) -> Result<()> {
-        let (options, io, lake) = (self.options, self.io, &self.lake);
+        let (options, io, lake) = (&self.options, self.io, &self.lake);
         let (mut log, ready) = match begun {
             Some(begun) => begun,
             None => {
@@ -150,6 +163,7 @@ impl Session<'_> {
         let idle = ready.is_done(&history) && !clock.is_due() && tables.orphans.is_empty();
         if idle && options.continuous.is_none() {
             // Readers find empty tables rather than none.
+            total.cleaned += clean(&ready.plan, &history, clock.now())?;
             return Ok(());
         }
         if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
@@ -157,7 +171,12 @@ impl Session<'_> {
         }
         let Ready { plan, mut start, mut backlog, intent, left } = ready;
         let view = intent.view(&plan, &history).into_owned();
-        let resume = history.open.as_ref().map(|open| Resume::of(&plan, open, &tables.epochs, &start.compare));
+        let resume = history.open.as_ref().map(|open| {
+            let elsewhere =
+                |table: &str, source: &str| held_elsewhere(lake, (table, source), (open.epoch, generation), io);
+            Resume::of(&plan, open, &tables.epochs, &start.compare, elsewhere)
+        });
+        let resume = resume.transpose()?;
         start.compare.extend(resume.iter().flat_map(|resume| &resume.stray));
         let compare = start.compare.iter().copied().chain(tables.orphans.iter().copied()).collect();
         let (events_out, events) = bounded(256);
@@ -178,6 +197,7 @@ impl Session<'_> {
             intent,
             finish_only,
             left,
+            foreign: resume.iter().flat_map(|resume| resume.foreign.clone()).collect(),
             compare,
             log,
             walls: history.walls.clone(),
@@ -250,7 +270,13 @@ impl Ready {
         }
         let mut found = Found::read(&plan, &view, lake, io)?;
         start.compare.extend(found.gone.iter().copied());
-        let stray = history.stray.iter().filter_map(|key| table_of(&plan, key));
+        let stray = history.stray.iter().filter_map(|key| {
+            let table = table_of(&plan, key)?;
+            // A quarantine that a table no longer has, and never had when an epoch was complete.
+            let TableId::Quarantine(index) = table else { return Some(table) };
+            let there = plan.datasets.get(index)?.quarantine.is_some() || history.versions.contains_key(key);
+            there.then_some(table)
+        });
         let (stray, left): (BTreeSet<TableId>, BTreeSet<TableId>) =
             stray.partition(|table| intent.opens(&plan, *table));
         start.compare.extend(stray);

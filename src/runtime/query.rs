@@ -10,12 +10,13 @@ use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
+use super::definitions::quarantine_key;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
 use crate::pipeline::{DatasetKind, EPOCH_COLUMN, Pipeline, Source, TableName, near_miss};
 use crate::plan::{
-    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_explode, read_as_spark,
+    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_generators, read_as_spark,
     session,
 };
 use crate::sql::read_query;
@@ -114,7 +115,7 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
         .map(|(index, _)| name_of(index))
         .collect();
     hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
-    lift_explode(&mut query);
+    lift_generators(&mut query, Some(&source)).map_err(|e| e.at(&whole))?;
     fold_identifiers(&mut *query, &schemas);
     read_as_spark(&mut *query);
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
@@ -155,7 +156,7 @@ impl Relations<'_> {
             tables.insert(dataset.name.clone(), dataset.name.to_string());
             let quarantine = dataset.name.quarantine();
             if dataset.quarantines() && !self.pipeline.datasets.contains_key(&quarantine) {
-                tables.insert(quarantine, format!("{} quarantine", dataset.name));
+                tables.insert(quarantine, quarantine_key(&dataset.name.to_string()));
             }
         }
         tables

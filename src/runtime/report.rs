@@ -1,9 +1,12 @@
 //! What a run did, for people and machines.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::dataflow::Counts;
 use crate::pipeline::Action;
+use crate::sources::ReadStats;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -22,8 +25,25 @@ pub struct RunReport {
     pub checkpoint: Option<u64>,
     /// Rows that were read back from replay points at the start.
     pub replayed: u64,
+    /// Files that were removed or moved away after they had been read (`cleanSource`).
+    pub cleaned: u64,
+    /// What could not be understood of what was read, by flow; flows of which everything was are left out.
+    pub sources: BTreeMap<String, SourceReport>,
     /// Stored datasets in the order of the graph.
     pub tables: Vec<TableReport>,
+}
+
+/// What could not be understood of what a flow read from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SourceReport {
+    /// Records that were not, or not wholly, understood and not rescued.
+    pub malformed: u64,
+    /// Of these, the ones that were left out.
+    pub dropped: u64,
+    /// Rows of which something is in the rescued data column.
+    pub rescued: u64,
+    /// Files that could not be read to their end, where that is no error.
+    pub corrupt_files: u64,
 }
 
 impl RunReport {
@@ -59,6 +79,14 @@ impl RunReport {
         self.files += later.files;
         self.checkpoint = self.checkpoint.or(later.checkpoint);
         self.replayed += later.replayed;
+        self.cleaned += later.cleaned;
+        for (flow, more) in &later.sources {
+            let known = self.sources.entry(flow.clone()).or_default();
+            known.malformed += more.malformed;
+            known.dropped += more.dropped;
+            known.rescued += more.rescued;
+            known.corrupt_files += more.corrupt_files;
+        }
         for (table, more) in self.tables.iter_mut().zip(&later.tables) {
             table.add(more);
         }
@@ -67,6 +95,17 @@ impl RunReport {
     /// Whether there was anything to do.
     pub fn changed(&self) -> bool {
         self.tables.iter().any(|t| t.committed)
+    }
+
+    pub(super) fn count_source(&mut self, flow: &str, stats: &ReadStats) {
+        if stats.malformed + stats.dropped + stats.rescued + stats.corrupt_files == 0 {
+            return;
+        }
+        let report = self.sources.entry(flow.to_owned()).or_default();
+        report.malformed += stats.malformed;
+        report.dropped += stats.dropped;
+        report.rescued += stats.rescued;
+        report.corrupt_files += stats.corrupt_files;
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::definitions::{fingerprints, keeper};
+use super::definitions::{fingerprints, is_source, keeper, quarantine_key, source_key, table_of};
 use super::names::found;
 use crate::dataflow::TableId;
+use crate::error::Result;
 use crate::lake::{Begin, Position};
-use crate::plan::Plan;
+use crate::plan::{DECIDED, Plan};
 use crate::sources::is_there;
 
 /// How the epoch that an earlier run began is finished.
@@ -25,6 +26,10 @@ pub(super) struct Resume {
     pub(super) stray: BTreeSet<TableId>,
     /// No table holds anything of the epoch.
     pub(super) untouched: bool,
+    /// Versions of tables that the plan does not have and that hold the epoch, by their names in the log.
+    pub(super) elsewhere: BTreeMap<String, i64>,
+    /// Tables that the plan does not have, by their names in the log: they may lack the epoch, or hold what is not kept of it.
+    pub(super) foreign: BTreeSet<String>,
     /// Nothing of the epoch is kept.
     pub(super) given_up: bool,
     /// Tables that are set by comparison are left for the next epoch: they may hold this one already, made otherwise, and
@@ -33,13 +38,15 @@ pub(super) struct Resume {
 }
 
 impl Resume {
-    /// Looks at what the tables hold of the open epoch. `compare` are those that are to be set by comparison.
+    /// Looks at what the tables hold of the open epoch. `compare` are those that are to be set by comparison; `elsewhere`
+    /// gives the versions of a table that the plan does not have, and that stores a source, if it holds the epoch.
     pub(super) fn of(
         plan: &Plan,
         open: &Begin,
         epochs: &BTreeMap<TableId, Option<u64>>,
         compare: &BTreeSet<TableId>,
-    ) -> Resume {
+        elsewhere: impl Fn(&str, &str) -> Result<BTreeMap<String, i64>>,
+    ) -> Result<Resume> {
         let held: BTreeSet<TableId> = epochs
             .iter()
             .filter(|(_, epoch)| epoch.is_some_and(|e| e >= open.epoch))
@@ -55,7 +62,25 @@ impl Resume {
         // What a replay point reads is stored at once or not at all.
         let mut waiting: BTreeMap<usize, Vec<(usize, Position)>> = BTreeMap::new();
         for (id, position) in &open.sources {
-            let Some((index, source)) = plan.sources.iter().enumerate().find(|(_, s)| s.id == *id) else { continue };
+            let Some((index, source)) = plan.sources.iter().enumerate().find(|(_, s)| s.id == *id) else {
+                // Its flow is gone. What is stored of it is read; what is not comes again, should the flow come back.
+                let label = open.fingerprints.get(&source_key(id));
+                let at = plan.datasets.iter().position(|d| Some(&d.label()) == label);
+                match (at, label) {
+                    (Some(at), _) if held.contains(&TableId::Rows(at)) => {
+                        *resume.stored.entry(at).or_default() |= matches!(position, Position::Delta { .. });
+                    }
+                    (None, Some(label)) => {
+                        let held = elsewhere(label, id)?;
+                        if held.is_empty() {
+                            resume.returned.insert(id.clone());
+                        }
+                        resume.elsewhere.extend(held);
+                    }
+                    _ => drop(resume.returned.insert(id.clone())),
+                }
+                continue;
+            };
             let Some(at) = keeper(plan, index) else { continue };
             if held.contains(&TableId::Rows(at)) {
                 *resume.stored.entry(at).or_default() |= source.kind.retracts();
@@ -89,10 +114,27 @@ impl Resume {
                 resume.again.extend(sources);
             }
         }
-        if resume.stored.is_empty() && derived.is_empty() && (!same || !resume.returned.is_empty()) {
+        resume.foreign = foreign(plan, open);
+        resume.untouched &= resume.elsewhere.is_empty();
+        if resume.stored.is_empty()
+            && resume.elsewhere.is_empty()
+            && derived.is_empty()
+            && (!same || !resume.returned.is_empty())
+        {
             resume.given_up = true;
             resume.stray = held;
         }
-        resume
+        Ok(resume)
     }
+}
+
+/// Tables of the epoch that can be computed, and are not in the plan.
+fn foreign(plan: &Plan, open: &Begin) -> BTreeSet<String> {
+    let keepers: BTreeSet<&String> =
+        open.sources.keys().filter_map(|id| open.fingerprints.get(&source_key(id))).collect();
+    let derived = |(label, fingerprint): &(&String, &String)| {
+        !is_source(label) && !keepers.contains(label) && !fingerprint.starts_with(DECIDED)
+    };
+    let gone = open.fingerprints.iter().filter(derived).filter(|(label, _)| table_of(plan, label).is_none());
+    gone.flat_map(|(label, _)| [label.clone(), quarantine_key(label)]).collect()
 }

@@ -39,7 +39,8 @@ impl Supervisor {
 
     /// Names of the tables that are still to be set by comparison, also of those that the plan does not know.
     pub(super) fn unsettled(&self) -> BTreeSet<String> {
-        let foreign = self.log.history().stray.iter().filter(|key| table_of(&self.plan, key).is_none()).cloned();
+        let known = self.log.history().stray.iter().chain(&self.foreign);
+        let foreign = known.filter(|key| table_of(&self.plan, key).is_none()).cloned();
         let own = self.compare.iter().chain(&self.left).map(|table| table_key(&self.plan, *table));
         own.chain(foreign).collect()
     }
@@ -106,6 +107,11 @@ impl Supervisor {
         self.io.block_on(self.log.complete(&complete))?;
         self.intent.settled(begin, &complete.returned, &plan);
         self.checkpoints.passed();
+        for (source, stats) in &computed.sources {
+            if let Some(source) = plan.sources.get(*source) {
+                self.report.count_source(&source.flow, stats);
+            }
+        }
         for (dataset, counts) in &computed.counts {
             if self.plan.datasets.get(*dataset).is_some_and(|d| d.replay_point) {
                 self.checkpoints.grown(u64::try_from(counts.yielded).unwrap_or(0));

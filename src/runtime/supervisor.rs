@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::OnEpoch;
 use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
+use super::clean::clean;
 use super::clock::RunClock;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
@@ -27,6 +28,7 @@ use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
 use crate::plan::Plan;
+use crate::sources::NEW_COLUMNS;
 
 /// One run: its actors, its log, and what it has come to.
 pub(super) struct Supervisor {
@@ -37,6 +39,8 @@ pub(super) struct Supervisor {
     pub(super) finish_only: bool,
     /// Tables that have missed changes, since they take no part.
     pub(super) left: BTreeSet<TableId>,
+    /// Tables that the plan does not have and that may lack what they should hold, by their names in the log.
+    pub(super) foreign: BTreeSet<String>,
     /// Tables to be set by comparison in the next epoch that is cut.
     pub(super) compare: BTreeSet<TableId>,
     pub(super) log: EpochLog,
@@ -85,6 +89,7 @@ impl Supervisor {
             return Ok(());
         }
         loop {
+            let before = self.total.epochs.len();
             while !backlog.is_empty() || !self.compare.is_empty() || self.intent.is_pending() || self.clock.is_due() {
                 if self.stop.is_requested() {
                     break;
@@ -92,6 +97,9 @@ impl Supervisor {
                 let share = backlog.take();
                 self.epoch(share, say)?;
                 self.checkpoint(false, say)?;
+            }
+            if follow.is_none() || self.total.epochs.len() > before {
+                self.total.cleaned += clean(&self.plan, self.log.history(), self.clock.now())?;
             }
             let Some(follow) = &mut follow else { break };
             if !follow.wait(&self.stop, self.clock.until_due()) {
@@ -146,6 +154,7 @@ impl Supervisor {
         say(&format!("epoch {epoch} was interrupted; finishing it"));
         self.walls.insert(epoch, open.wall_micros);
         self.mail.wall(epoch, open.wall_micros);
+        self.versions.extend(resume.elsewhere.clone());
         for (at, retracts) in &resume.stored {
             self.replay_stored(*at, *retracts, epoch)?;
         }
@@ -251,6 +260,7 @@ impl Supervisor {
                 index: *index,
                 source: source.clone(),
                 position: position.clone(),
+                used: self.plan.used(*index),
                 epoch,
                 wall_micros,
                 stored,
@@ -269,7 +279,15 @@ impl Supervisor {
                 recv(done) -> read => {
                     let Ok(Read { source, result }) = read else { break };
                     reading -= 1;
-                    if let Err(error) = result {
+                    let result = match result {
+                        Err(error) if error.code() == NEW_COLUMNS => {
+                            Err(self.grow(source, share.get(&source), error)?)
+                        }
+                        other => other,
+                    };
+                    match result {
+                    Ok(stats) => computed.sources.push((source, stats)),
+                    Err(error) => {
                         if error.fault() == Fault::Internal {
                             self.ended()?;
                         }
@@ -277,6 +295,7 @@ impl Supervisor {
                             Some(s) => error.flow(&s.id).epoch(epoch),
                             None => error,
                         });
+                    }
                     }
                 }
                 recv(self.events) -> event => {

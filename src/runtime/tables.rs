@@ -8,14 +8,14 @@ use tokio::runtime::Handle;
 
 use super::audit::with_left;
 use super::columns::with_epoch;
-use super::definitions::table_key;
+use super::definitions::{quarantine_key, table_key};
 use super::intent::Intent;
 use super::report::{RuleReport, TableReport, action_name};
 use crate::dataflow::TableId;
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Evolution, History, Lake, Layout, Table, TableSpec};
-use crate::pipeline::{DatasetKind, END_COLUMN, START_COLUMN, ScdType};
-use crate::plan::{DatasetPlan, Feed, Plan, Stored};
+use crate::pipeline::{DatasetKind, END_COLUMN, START_COLUMN, ScdType, TableName};
+use crate::plan::{DatasetPlan, Feed, Plan, REPLAY, Stored};
 
 /// Open tables, until their committers take them.
 pub(super) struct Tables {
@@ -33,6 +33,30 @@ pub(super) fn path(lake: &Lake, dataset: &DatasetPlan, table: TableId) -> String
         (_, TableId::Rows(_)) => lake.table_location(&dataset.name),
         (_, TableId::Quarantine(_)) => lake.table_location(&dataset.name.quarantine()),
     }
+}
+
+/// The table that stores a source and is not in the plan, under the name that the log has for it, and its quarantine: their
+/// versions by those names, if they hold an epoch. Earlier runs are shut out of both.
+pub(super) fn held_elsewhere(
+    lake: &Lake,
+    (name, source): (&str, &str),
+    (epoch, generation): (u64, u64),
+    io: &Handle,
+) -> Result<BTreeMap<String, i64>> {
+    let own = match name.split('.').collect::<Vec<_>>().as_slice() {
+        [catalog, schema, table] if !name.starts_with(REPLAY) => Some(TableName::new(*catalog, *schema, *table)),
+        _ => None,
+    };
+    let rows = own.as_ref().map_or_else(|| lake.replay_location(source), |own| lake.table_location(own));
+    let quarantine = own.map(|own| (quarantine_key(name), lake.table_location(&own.quarantine())));
+    let (mut versions, mut held) = (BTreeMap::new(), false);
+    for (key, location) in [(name.to_owned(), rows)].into_iter().chain(quarantine) {
+        let Some(mut table) = io.block_on(Table::open(lake, &location))? else { continue };
+        io.block_on(table.fence(generation))?;
+        held |= key == name && table.epoch().is_some_and(|at| at >= epoch);
+        versions.insert(key, table.version());
+    }
+    Ok(if held { versions } else { BTreeMap::new() })
 }
 
 /// The columns of the changes of a dataset's table, for rows of `schema`.

@@ -3,8 +3,10 @@
 //! A value that does not fit its type becomes null and is reported, never rounded into something else.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -17,9 +19,9 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::instants::{parse_date, parse_timestamp, parse_timestamp_ntz};
 use super::numbers::{not_finite, parse_decimal};
 use crate::error::{Error, Result};
+use crate::plan::{Instants, double};
 
 /// A timestamp in UTC.
 pub(super) fn utc() -> DataType {
@@ -84,6 +86,26 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
+/// What holds for all columns of a reader.
+pub(super) struct Reading {
+    pub(super) instants: Instants,
+    /// Fields that do not fit are wanted back.
+    pub(super) rescue: bool,
+    /// A name that is spelt otherwise is another one.
+    pub(super) exact: bool,
+    /// Fields that the schema lacks, by their paths, where they are asked for.
+    pub(super) unknown: Option<RefCell<BTreeSet<String>>>,
+}
+
+impl Reading {
+    /// Takes note of a field that the schema lacks.
+    pub(super) fn miss(&self, inside: &str, name: &str) {
+        if let Some(unknown) = &self.unknown {
+            unknown.borrow_mut().insert(format!("{inside}{name}"));
+        }
+    }
+}
+
 /// Names of fields, looked up exactly, then without regard to case.
 struct Names {
     exact: Vec<String>,
@@ -96,6 +118,11 @@ impl Names {
             exact: fields.iter().map(|x| x.name().clone()).collect(),
             folded: fields.iter().enumerate().map(|(i, x)| (x.name().to_lowercase(), i)).collect(),
         }
+    }
+
+    /// Whether there is a field of that name, however it is spelt.
+    fn has(&self, name: &str) -> bool {
+        self.folded.contains_key(name) || self.folded.contains_key(&name.to_lowercase())
     }
 
     /// The field of that name, and whether it is spelt the same. `guess` is tried first.
@@ -116,13 +143,17 @@ pub(super) struct Group {
     fields: Fields,
     names: Names,
     columns: Vec<Column>,
-    /// Whether fields that do not fit are wanted back.
+    reading: Rc<Reading>,
+    /// Path of the struct, with a point at its end.
+    inside: String,
+    /// What is in a list is rescued with the whole list.
     rescue: bool,
 }
 
 /// One column while it is built.
 pub(super) struct Column {
     kind: Kind,
+    reading: Rc<Reading>,
 }
 
 enum Kind {
@@ -145,11 +176,15 @@ enum Kind {
 }
 
 impl Group {
-    pub(super) fn new(fields: &Fields, rescue: bool) -> Result<Group> {
+    pub(super) fn new(fields: &Fields, reading: &Rc<Reading>) -> Result<Group> {
+        Group::inside(fields, reading, String::new(), reading.rescue)
+    }
+
+    fn inside(fields: &Fields, reading: &Rc<Reading>, inside: String, rescue: bool) -> Result<Group> {
         let columns = fields
             .iter()
             .map(|x| {
-                Column::new(x.data_type(), rescue).ok_or_else(|| {
+                Column::new(x.data_type(), reading, || format!("{inside}{}.", x.name()), rescue).ok_or_else(|| {
                     Error::user(
                         "UNSUPPORTED_DATA_TYPE",
                         format!("the column {} cannot be read as {} from such files", x.name(), x.data_type()),
@@ -157,7 +192,8 @@ impl Group {
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(Group { fields: fields.clone(), names: Names::new(fields), columns, rescue })
+        let reading = Rc::clone(reading);
+        Ok(Group { fields: fields.clone(), names: Names::new(fields), columns, reading, inside, rescue })
     }
 
     /// Appends the members of an object, each by its name; a name that occurs twice counts the last time, but an
@@ -167,7 +203,7 @@ impl Group {
         let mut rescued = self.rescue.then(Rescued::default);
         let mut guess = 0;
         for (i, (name, value)) in members.iter().enumerate() {
-            match self.names.find(name, guess) {
+            match self.names.find(name, guess).filter(|found| found.1 || !self.reading.exact) {
                 Some((at, exact)) => {
                     guess = at + 1;
                     if let Some(slot) = slots.get_mut(at)
@@ -177,6 +213,9 @@ impl Group {
                     }
                 }
                 None => {
+                    if self.reading.unknown.is_some() && !self.names.has(name) {
+                        self.reading.miss(&self.inside, name);
+                    }
                     if let Some(rescued) = &mut rescued {
                         rescued.add(name, value.get());
                     }
@@ -268,7 +307,7 @@ macro_rules! all_builders {
 
 impl Column {
     /// For a type; `None` if there is no way to it from JSON.
-    fn new(data_type: &DataType, rescue: bool) -> Option<Column> {
+    fn new(data_type: &DataType, reading: &Rc<Reading>, inside: impl Fn() -> String, rescue: bool) -> Option<Column> {
         let kind = match data_type {
             DataType::Boolean => Kind::Boolean(BooleanBuilder::new()),
             DataType::Int8 => Kind::Int8(Int8Builder::new()),
@@ -288,12 +327,12 @@ impl Column {
             DataType::Utf8 => Kind::Text(StringBuilder::new()),
             DataType::Binary => Kind::Binary(BinaryBuilder::new()),
             DataType::Struct(fields) => {
-                Kind::Struct { group: Group::new(fields, rescue).ok()?, validity: NullBufferBuilder::new(0) }
+                let group = Group::inside(fields, reading, inside(), rescue).ok()?;
+                Kind::Struct { group, validity: NullBufferBuilder::new(0) }
             }
             DataType::List(field) => Kind::List {
                 field: Arc::clone(field),
-                // What is inside a list is rescued with the whole list.
-                item: Box::new(Column::new(field.data_type(), false)?),
+                item: Box::new(Column::new(field.data_type(), reading, inside, false)?),
                 offsets: vec![0],
                 validity: NullBufferBuilder::new(0),
             },
@@ -306,24 +345,14 @@ impl Column {
                 Kind::Map {
                     entries: Arc::clone(entries),
                     keys: StringBuilder::new(),
-                    values: Box::new(Column::new(value.data_type(), false)?),
+                    values: Box::new(Column::new(value.data_type(), reading, inside, false)?),
                     offsets: vec![0],
                     validity: NullBufferBuilder::new(0),
                 }
             }
             _ => return None,
         };
-        Some(Column { kind })
-    }
-
-    /// Whether the column takes single texts.
-    pub(super) fn is_plain(data_type: &DataType) -> bool {
-        !data_type.is_nested() && Column::new(data_type, false).is_some()
-    }
-
-    /// Whether the column is of texts.
-    pub(super) fn is_text(&self) -> bool {
-        matches!(self.kind, Kind::Text(_))
+        Some(Column { kind, reading: Rc::clone(reading) })
     }
 
     pub(super) fn append_null(&mut self) {
@@ -434,13 +463,19 @@ impl Column {
 
     /// A JSON text in a column that is none: instants, decimals and what is no finite number.
     fn append_quoted(&mut self, text: &str) -> bool {
+        let instants = &self.reading.instants;
         match &mut self.kind {
-            Kind::Date(builder) => append(builder, parse_date(text), Date32Builder::append_value),
+            Kind::Date(builder) => append(builder, instants.date(text), Date32Builder::append_value),
             Kind::Timestamp(builder) => {
-                append(builder, parse_timestamp(text), TimestampMicrosecondBuilder::append_value)
+                append(builder, instants.timestamp(text), TimestampMicrosecondBuilder::append_value)
             }
             Kind::TimestampNtz(builder) => {
-                append(builder, parse_timestamp_ntz(text), TimestampMicrosecondBuilder::append_value)
+                append(builder, instants.local(text), TimestampMicrosecondBuilder::append_value)
+            }
+            Kind::Binary(builder) => {
+                use base64::Engine;
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok();
+                append(builder, bytes, BinaryBuilder::append_value)
             }
             Kind::Decimal(builder, p, s) => {
                 append(builder, parse_decimal(text, *p, *s), Decimal128Builder::append_value)
@@ -476,18 +511,17 @@ impl Column {
             Kind::Text(builder) => append(builder, Some(text), StringBuilder::append_value),
             Kind::Binary(builder) => append(builder, Some(text), BinaryBuilder::append_value),
             Kind::Boolean(builder) => {
-                let value = match text.trim() {
+                let value = match text {
                     x if x.eq_ignore_ascii_case("true") => Some(true),
                     x if x.eq_ignore_ascii_case("false") => Some(false),
                     _ => None,
                 };
                 append(builder, value, BooleanBuilder::append_value)
             }
-            _ => {
-                let text = text.trim();
-                let number = text.starts_with(|c: char| matches!(c, '-' | '+' | '.') || c.is_ascii_digit());
-                (number && self.append_number(text)) || self.append_quoted(text)
-            }
+            Kind::Float64(builder) => append(builder, double(text), Float64Builder::append_value),
+            Kind::Float32(builder) => append(builder, double(text).map(|x| x as f32), Float32Builder::append_value),
+            Kind::Date(_) | Kind::Timestamp(_) | Kind::TimestampNtz(_) => self.append_quoted(text),
+            _ => self.append_number(text),
         };
         if !fits {
             self.append_null();

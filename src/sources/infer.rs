@@ -1,19 +1,17 @@
 //! Finding a schema in records.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, TimeUnit};
 use serde_json::value::RawValue;
 
 use super::columns::{Members, utc};
-use super::csv;
-use super::instants::{parse_date, parse_timestamp};
-use super::json;
+use super::files::Input;
 use super::options::{Format, Options};
-use super::parquet;
+use super::{avro, csv, json, parquet};
 use crate::lake::types::stored_type;
+use crate::plan::{Instants, Zone};
 
 /// What values are so far; the join of two kinds holds the values of both.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +35,7 @@ pub(super) enum Kind {
 type Known = BTreeMap<String, (String, Kind)>;
 
 impl Kind {
-    fn join(self, other: Kind) -> Kind {
+    pub(super) fn join(self, other: Kind) -> Kind {
         use Kind as K;
         match (self, other) {
             (K::Null, x) | (x, K::Null) => x,
@@ -52,7 +50,7 @@ impl Kind {
         }
     }
 
-    fn data_type(self) -> DataType {
+    pub(super) fn data_type(self) -> DataType {
         match self {
             Kind::Null | Kind::Text => DataType::Utf8,
             Kind::Boolean => DataType::Boolean,
@@ -104,25 +102,46 @@ impl Kind {
     }
 
     /// Of a text that stands for a value.
-    fn of_text(text: &str) -> Kind {
+    pub(super) fn of_text(text: &str) -> Kind {
+        let Ok(instants) = Instants::new(None, None, None, &Zone::utc()) else { return Kind::Text };
+        Kind::of_value(text, &instants)
+    }
+
+    /// With dates and times as they are written in a source.
+    fn of_value(text: &str, instants: &Instants) -> Kind {
         let text = text.trim();
         if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") {
             return Kind::Boolean;
         }
         if text.starts_with(|c: char| c == '-' || c == '.' || c.is_ascii_digit()) {
-            if text.len() == 10 && parse_date(text).is_some() {
+            // What does not fit 64 bits is more likely a name than a number.
+            match Kind::of_number(text) {
+                Kind::Text | Kind::Big => {}
+                kind => return kind,
+            }
+        }
+        // A year alone is a number, and a bare month is more likely a name.
+        if text.contains(|c: char| c.is_ascii_digit()) && text.len() >= 6 {
+            if !text.contains(['T', ' ', ':']) && instants.date(text).is_some() {
                 return Kind::Date;
             }
-            if parse_timestamp(text).is_some() {
+            if instants.timestamp(text).is_some() {
                 return Kind::Timestamp;
             }
-            // What does not fit 64 bits is more likely a name than a number.
-            return match Kind::of_number(text) {
-                Kind::Big => Kind::Text,
-                kind => kind,
-            };
         }
         Kind::Text
+    }
+
+    /// With every value that is no object or list a text.
+    fn texts(self) -> Kind {
+        match self {
+            Kind::List(item) => Kind::List(Box::new(item.texts())),
+            Kind::Struct(members) => {
+                Kind::Struct(members.into_iter().map(|(key, (name, kind))| (key, (name, kind.texts()))).collect())
+            }
+            Kind::Null => Kind::Null,
+            _ => Kind::Text,
+        }
     }
 }
 
@@ -194,28 +213,34 @@ fn relaxed(data_type: &DataType) -> Option<DataType> {
 pub(super) struct Inference {
     /// What the user said; the default depends on the format.
     types: Option<bool>,
+    texts: bool,
     members: Known,
     /// Names in the order of a file that has one.
     order: Option<Vec<String>>,
 }
 
 impl Inference {
-    pub(super) fn new(types: Option<bool>) -> Inference {
-        Inference { types, members: Known::new(), order: None }
+    pub(super) fn new(options: &Options) -> Inference {
+        let (types, texts) = (options.infer_types, options.primitives_as_string);
+        Inference { types, texts, members: Known::new(), order: None }
     }
 
     pub(super) fn add(
         &mut self,
         format: Format,
-        input: File,
+        input: Input,
         options: &Options,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        match format {
-            Format::Json => {
-                let typed = self.types.unwrap_or(true);
-                json::each_object(input, options.multi_line, |members| {
+        match (format, input) {
+            (Format::Json, Input::Bytes(input)) => {
+                let (typed, texts) = (self.types.unwrap_or(true), self.texts);
+                json::each_object(input, options, |members| {
                     for (name, value) in members {
-                        let kind = if typed { Kind::of_json(value.get()) } else { Kind::Text };
+                        let kind = match typed {
+                            true if texts => Kind::of_json(value.get()).texts(),
+                            true => Kind::of_json(value.get()),
+                            false => Kind::Text,
+                        };
                         match self.members.get_mut(name.as_ref()) {
                             // The usual case, without copying the name.
                             Some(slot) if slot.1 == kind => {}
@@ -224,34 +249,39 @@ impl Inference {
                     }
                 })?;
             }
-            Format::Csv => {
+            (Format::Csv, Input::Bytes(input)) => {
                 let typed = self.types.unwrap_or(false);
+                let instants = options.instants()?;
                 let order = self.order.get_or_insert_default();
                 csv::each_value(input, options, |name, text| {
                     if !self.members.contains_key(&name.to_lowercase()) {
                         order.push(name.to_lowercase());
                     }
                     let kind = match text {
-                        Some(text) if typed => Kind::of_text(text),
+                        Some(text) if typed => Kind::of_value(text, &instants),
                         Some(_) => Kind::Text,
                         None => Kind::Null,
                     };
                     add_member(&mut self.members, name.to_owned(), kind);
                 })?;
             }
-            Format::Parquet => {
-                let order = self.order.get_or_insert_default();
-                for field in parquet::schema(input)?.fields() {
-                    let data_type = relaxed(field.data_type()).ok_or_else(|| {
-                        format!("its column {} of type {} is not supported", field.name(), field.data_type())
-                    })?;
-                    let folded = field.name().to_lowercase();
-                    if !self.members.contains_key(&folded) {
-                        order.push(folded);
-                    }
-                    add_member(&mut self.members, field.name().clone(), Kind::Typed(data_type));
-                }
+            (Format::Parquet, Input::File(input)) => self.add_typed(parquet::schema(input)?.fields())?,
+            (Format::Avro, Input::Bytes(input)) => self.add_typed(avro::schema(input)?.fields())?,
+            _ => return Err("it has no schema of its own".into()),
+        }
+        Ok(())
+    }
+
+    fn add_typed(&mut self, fields: &Fields) -> Result<(), String> {
+        let order = self.order.get_or_insert_default();
+        for field in fields {
+            let data_type = relaxed(field.data_type())
+                .ok_or_else(|| format!("its column {} of type {} is not supported", field.name(), field.data_type()))?;
+            let folded = field.name().to_lowercase();
+            if !self.members.contains_key(&folded) {
+                order.push(folded);
             }
+            add_member(&mut self.members, field.name().clone(), Kind::Typed(data_type));
         }
         Ok(())
     }

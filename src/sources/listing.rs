@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::options::Options;
+use super::pattern::{alternatives, is_pattern};
 use crate::error::{Error, Result};
 use crate::lake::{FileId, Position};
 
@@ -14,8 +15,8 @@ use crate::lake::{FileId, Position};
 pub(super) enum Place {
     /// A folder or one file.
     Path(PathBuf),
-    /// Paths of a pattern.
-    Glob { pattern: String, root: PathBuf },
+    /// Paths of patterns.
+    Glob { patterns: Vec<String>, root: PathBuf },
 }
 
 impl Place {
@@ -31,20 +32,29 @@ impl Place {
             }
             _ => path,
         };
-        if !local.contains(['*', '?', '[', '{']) {
+        if !is_pattern(local) {
             return Ok(Place::Path(PathBuf::from(local)));
         }
-        if local.contains('{') {
-            return Err(Error::user("NOT_SUPPORTED", format!("alternatives in braces are not supported: {path}"))
-                .help("use * and ?, or several flows"));
+        let invalid = || Error::user("INVALID_PATH", format!("{path} is no valid pattern"));
+        let patterns = alternatives(local).ok_or_else(invalid)?;
+        for pattern in &patterns {
+            glob::Pattern::new(pattern).map_err(|e| invalid().caused_by(e))?;
         }
-        glob::Pattern::new(local)
-            .map_err(|e| Error::user("INVALID_PATH", format!("{path} is no valid pattern")).caused_by(e))?;
-        let root = Path::new(local)
-            .components()
-            .take_while(|x| !x.as_os_str().to_string_lossy().contains(['*', '?', '[']))
-            .collect();
-        Ok(Place::Glob { pattern: local.to_owned(), root })
+        let root =
+            Path::new(local).components().take_while(|x| !is_pattern(&x.as_os_str().to_string_lossy())).collect();
+        Ok(Place::Glob { patterns, root })
+    }
+
+    /// The folder below which everything is.
+    pub(super) fn root(&self) -> &Path {
+        match self {
+            Place::Path(root) | Place::Glob { root, .. } => root,
+        }
+    }
+
+    /// Whether a file in that folder is one that may be found here.
+    pub(super) fn holds(&self, folder: &str) -> bool {
+        Path::new(folder).starts_with(self.root())
     }
 
     /// All files there, sorted by path; `None` if the place does not exist.
@@ -52,40 +62,19 @@ impl Place {
         let mut files = Vec::new();
         match self {
             Place::Path(path) => match fs::metadata(path) {
-                Ok(found) if found.is_dir() => folder(path, options, &mut files)?,
-                Ok(found) => push(path, &found, &mut files)?,
+                Ok(found) if found.is_dir() => folder(path, options, options.recursive != Some(false), &mut files)?,
+                Ok(found) => push(path, &found, options, &mut files)?,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(e) => return Err(unreadable(path, e)),
             },
-            Place::Glob { pattern, root } => {
+            Place::Glob { patterns, root } => {
                 match fs::metadata(root) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
                     Err(e) => return Err(unreadable(root, e)),
                     Ok(_) => {}
                 }
-                let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
-                let matches = glob::glob_with(pattern, settings)
-                    .map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
-                for path in matches {
-                    let path = path.map_err(|e| unreadable(&PathBuf::from(e.path()), e.into()))?;
-                    let hidden = path
-                        .strip_prefix(root)
-                        .unwrap_or(&path)
-                        .components()
-                        .any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
-                    if hidden {
-                        continue;
-                    }
-                    let found = match fs::metadata(&path) {
-                        Ok(found) => found,
-                        Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                        Err(e) => return Err(unreadable(&path, e)),
-                    };
-                    if found.is_dir() {
-                        folder(&path, options, &mut files)?;
-                    } else if is_wanted(&path, options) {
-                        push(&path, &found, &mut files)?;
-                    }
+                for pattern in patterns {
+                    matching(pattern, root, options, &mut files)?;
                 }
             }
         }
@@ -99,7 +88,7 @@ impl Place {
     /// Where files land.
     pub(super) fn landing(&self, options: &Options) -> Landing {
         match self {
-            Place::Path(path) => Landing { root: path.clone(), deep: options.recursive },
+            Place::Path(path) => Landing { root: path.clone(), deep: options.recursive != Some(false) },
             Place::Glob { root, .. } => Landing { root: root.clone(), deep: true },
         }
     }
@@ -117,7 +106,7 @@ impl Place {
             }
             match fs::metadata(path) {
                 Ok(found) if !found.is_dir() && (path == landing.root || is_wanted(path, options)) => {
-                    push(path, &found, &mut files)?;
+                    push(path, &found, options, &mut files)?;
                 }
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unreadable(path, e)),
                 _ => {}
@@ -133,7 +122,7 @@ impl Place {
 pub struct Landing {
     /// The folder, or a single file.
     pub root: PathBuf,
-    /// Whether files are also looked for in the folders below.
+    /// Whether files are looked for in all folders below, or only in those of partitions.
     pub deep: bool,
 }
 
@@ -142,11 +131,7 @@ impl Landing {
     pub fn has(&self, path: &Path) -> bool {
         let Ok(inside) = path.strip_prefix(&self.root) else { return false };
         let mut folders = inside.parent().unwrap_or(Path::new("")).components();
-        if self.deep {
-            !folders.any(|folder| is_hidden(&folder.as_os_str().to_string_lossy()))
-        } else {
-            folders.next().is_none()
-        }
+        folders.all(|folder| is_entered(&folder.as_os_str().to_string_lossy(), self.deep))
     }
 
     /// The folders that are there.
@@ -157,28 +142,73 @@ impl Landing {
     }
 }
 
-fn below(path: &Path, recursive: bool, found: &mut Vec<PathBuf>) {
+fn below(path: &Path, deep: bool, found: &mut Vec<PathBuf>) {
     found.push(path.to_owned());
-    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|_| recursive) {
-        let hidden = is_hidden(&entry.file_name().to_string_lossy());
-        if !hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            below(&entry.path(), recursive, found);
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let entered = is_entered(&entry.file_name().to_string_lossy(), deep);
+        if entered && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            below(&entry.path(), deep, found);
         }
     }
 }
 
-fn is_hidden(name: &str) -> bool {
-    name.starts_with(['_', '.'])
+/// Whether files are looked for in a folder of that name.
+fn is_entered(name: &str, deep: bool) -> bool {
+    !is_hidden(name) && (deep || name.contains('='))
 }
+
+/// Files that a pattern without braces matches, and those in folders that it matches.
+fn matching(pattern: &str, root: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()> {
+    let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+    let matches = glob::glob_with(pattern, settings)
+        .map_err(|e| Error::user("INVALID_PATH", format!("{pattern} is no valid pattern")).caused_by(e))?;
+    for path in matches {
+        let path = path.map_err(|e| unreadable(&PathBuf::from(e.path()), e.into()))?;
+        let inside = path.strip_prefix(root).unwrap_or(&path);
+        if inside.components().any(|x| is_hidden(&x.as_os_str().to_string_lossy())) {
+            continue;
+        }
+        let found = match fs::metadata(&path) {
+            Ok(found) => found,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(unreadable(&path, e)),
+        };
+        if found.is_dir() {
+            folder(&path, options, options.recursive == Some(true), files)?;
+        } else if is_wanted(&path, options) {
+            push(&path, &found, options, files)?;
+        }
+    }
+    Ok(())
+}
+
+/// Folders of partitions may have names that begin with `_`.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with('.') || (name.starts_with('_') && !name.contains('='))
+}
+
+/// Ends of names that programs give files which are not there yet.
+const TEMPORARY: [&str; 8] = ["._copying_", ".tmp", ".temp", ".partial", ".filepart", ".crdownload", ".swp", "~"];
 
 fn is_wanted(path: &Path, options: &Options) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    !is_hidden(&name) && options.name_glob.as_ref().is_none_or(|x| x.matches(&name))
+    let lower = name.to_lowercase();
+    !is_hidden(&name)
+        && !TEMPORARY.iter().any(|end| lower.ends_with(end))
+        && options.name_glob.as_ref().is_none_or(|x| x.matches(&name))
 }
 
-fn folder(path: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()> {
-    for entry in fs::read_dir(path).map_err(|e| unreadable(path, e))? {
-        let path = entry.map_err(|e| unreadable(path, e))?.path();
+/// Files of a folder, of the folders of partitions in it and, if `deep`, of all folders.
+fn folder(path: &Path, options: &Options, deep: bool, files: &mut Vec<FileId>) -> Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|e| unreadable(path, e))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(|e| unreadable(path, e))?;
+        let path = entry.path();
+        // A link may lead back to where it is.
+        let linked = entry.file_type().is_ok_and(|x| x.is_symlink());
         let found = match fs::metadata(&path) {
             Ok(found) => found,
             // Gone between listing and looking, or a link to nothing: not there.
@@ -186,22 +216,28 @@ fn folder(path: &Path, options: &Options, files: &mut Vec<FileId>) -> Result<()>
             Err(e) => return Err(unreadable(&path, e)),
         };
         if found.is_dir() {
-            let hidden = is_hidden(&path.file_name().unwrap_or_default().to_string_lossy());
-            if options.recursive && !hidden {
-                folder(&path, options, files)?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if !linked && is_entered(&name, deep) {
+                folder(&path, options, deep, files)?;
             }
         } else if is_wanted(&path, options) {
-            push(&path, &found, files)?;
+            push(&path, &found, options, files)?;
         }
     }
     Ok(())
 }
 
-fn push(path: &Path, found: &Metadata, files: &mut Vec<FileId>) -> Result<()> {
+fn push(path: &Path, found: &Metadata, options: &Options, files: &mut Vec<FileId>) -> Result<()> {
     let text = path.to_str().ok_or_else(|| {
         Error::external("SOURCE_NOT_READABLE", format!("the name of the file {} is not UTF-8", path.display()))
     })?;
-    files.push(identify(text, found).map_err(|e| unreadable(path, e))?);
+    let file = identify(text, found).map_err(|e| unreadable(path, e))?;
+    let after = options.modified_after.is_none_or(|x| file.modified_micros > x);
+    let before = options.modified_before.is_none_or(|x| file.modified_micros < x);
+    if after && before {
+        files.push(file);
+    }
     Ok(())
 }
 
@@ -211,6 +247,7 @@ pub fn is_there(position: &Position) -> bool {
         |file: &FileId| fs::metadata(&file.path).and_then(|x| identify(&file.path, &x)).is_ok_and(|x| x == *file);
     match position {
         Position::Files(files) => files.iter().all(same),
+        Position::Skipped(_) => true,
         Position::Delta { .. } => true,
     }
 }

@@ -3,22 +3,36 @@
 //! Everything here but [`delta`] blocks and belongs on a thread that may. Nothing is remembered: which files were read
 //! and up to which version is for the caller to say.
 
+mod avro;
+mod columnar;
 mod columns;
+#[cfg(test)]
+mod corpus;
 mod csv;
 pub mod delta;
 mod files;
 mod hints;
 mod infer;
-mod instants;
+mod input;
 mod json;
+mod json_values;
+mod lenient;
+mod lines;
 mod listing;
+mod names;
 mod numbers;
 mod options;
 mod parquet;
+mod partitions;
+mod pattern;
+mod reader;
+mod rows;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use delta::{DeltaSource, First};
-pub use files::{FileReader, FileSource, METADATA, ReadStats, metadata_field};
+pub use files::{FileSource, METADATA, NEW_COLUMNS, ReadStats, metadata_field};
 pub use listing::{Landing, is_there};
-pub use options::Format;
+pub use options::{Clean, Format};
+pub use reader::FileReader;

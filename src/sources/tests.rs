@@ -17,9 +17,13 @@ use crate::lake::FileId;
 use crate::pipeline::ReadFiles;
 
 fn source(path: &Path, options: &[(&str, &str)]) -> Result<FileSource> {
+    with_schema(path, options, None)
+}
+
+fn with_schema(path: &Path, options: &[(&str, &str)], schema: Option<&SchemaRef>) -> Result<FileSource> {
     FileSource::new(&ReadFiles {
         path: path.to_str().unwrap().into(),
-        schema: None,
+        schema: schema.cloned(),
         options: options.iter().map(|(k, v)| (k.to_lowercase(), (*v).to_owned())).collect(),
     })
 }
@@ -58,7 +62,7 @@ fn read_text(
 ) -> Result<(Vec<Value>, ReadStats)> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(name), text).unwrap();
-    let source = source(folder.path(), options)?;
+    let source = with_schema(folder.path(), options, declared)?;
     let files = source.discover(|_| false, false)?;
     let schema = match declared {
         Some(schema) => source.declared(schema),
@@ -99,13 +103,13 @@ fn malformed_json_is_treated_by_mode() {
             r#"{"name":null,"age":2,"_corrupt_record":null}"#,
         ]
     );
-    assert_eq!(stats, ReadStats { rows: 6, malformed: 3, dropped: 0, rescued: 0 });
+    assert_eq!(stats, ReadStats { rows: 6, malformed: 3, dropped: 0, rescued: 0, corrupt_files: 0 });
     let (rows, stats) = read_text("a.json", DAMAGED, &[("mode", "dropMalformed")], Some(&people())).unwrap();
     assert_eq!(
         rows.iter().map(|x| x["name"].clone()).collect::<Vec<_>>(),
         [Value::from("Ann"), "Dan".into(), Value::Null]
     );
-    assert_eq!(stats, ReadStats { rows: 3, malformed: 3, dropped: 3, rescued: 0 });
+    assert_eq!(stats, ReadStats { rows: 3, malformed: 3, dropped: 3, rescued: 0, corrupt_files: 0 });
     let error = read_text("a.json", DAMAGED, &[("mode", "FAILFAST")], Some(&people())).unwrap_err();
     assert_eq!(error.code(), "MALFORMED_RECORD");
     assert!(error.to_string().contains("a.json, line 3") && error.to_string().contains("Bob"), "{error}");
@@ -121,11 +125,14 @@ fn what_does_not_fit_is_rescued_where_that_is_wanted() {
         [
             r#"{"name":"Ann","age":1,"_corrupt_record":null,"rest":null}"#,
             r#"{"name":"Bob","age":null,"_corrupt_record":null,"rest":"{\"age\":\"x\",\"_file_path\":\"/a.json\"}"}"#,
-            r#"{"name":"Dan","age":null,"_corrupt_record":null,"rest":null}"#,
+            r#"{"name":null,"age":null,"_corrupt_record":null,"rest":"{\"NAME\":\"Dan\",\"_file_path\":\"/a.json\"}"}"#,
             r#"{"name":null,"age":2,"_corrupt_record":null,"rest":"{\"new\":[1, 2],\"_file_path\":\"/a.json\"}"}"#,
         ]
     );
-    assert_eq!(stats, ReadStats { rows: 4, malformed: 2, dropped: 2, rescued: 2 });
+    assert_eq!(stats, ReadStats { rows: 4, malformed: 2, dropped: 2, rescued: 3, corrupt_files: 0 });
+    let options = [("rescuedDataColumn", "rest"), ("mode", "DROPMALFORMED"), ("readerCaseSensitive", "false")];
+    let (rows, _) = read_text("a.json", DAMAGED, &options, Some(&people())).unwrap();
+    assert_eq!(lines(&rows)[2], r#"{"name":"Dan","age":null,"_corrupt_record":null,"rest":null}"#);
 }
 
 #[test]
@@ -133,8 +140,8 @@ fn json_over_several_lines_is_values_one_after_the_other() {
     let text = "\u{feff}{\"name\":\n\"Ann\"}\n[\n{\"name\":\"Bob\"},\n{\"name\":\"Cid\"}]\n{\"name\": oops}\n{\"name\":\"Dan\"}";
     let (rows, _) = read_text("a.json", text, &[("multiLine", "true")], Some(&people())).unwrap();
     let names: Vec<_> = rows.iter().map(|x| x["name"].as_str()).collect();
-    assert_eq!(names, [Some("Ann"), Some("Bob"), Some("Cid"), None]);
-    assert_eq!(rows[3]["_corrupt_record"], "{\"name\": oops}\n{\"name\":\"Dan\"}");
+    assert_eq!(names, [Some("Ann"), Some("Bob"), Some("Cid"), None, Some("Dan")]);
+    assert_eq!(rows[3]["_corrupt_record"], "{\"name\": oops}");
 }
 
 #[test]
@@ -195,7 +202,7 @@ fn separated_values_are_read_by_header_or_by_place() {
         ("_corrupt_record", DataType::Utf8),
     ]);
     let text = "\u{feff}a;B;more;t\n1;\"x;\"\"y\"\"\nz\";;2024-01-01 10:00:00+02:00\nNA;NA;1;\n1x;q;;\n7\n8;a;b;2024-01-01;c;d\n";
-    let options = [("header", "true"), ("sep", ";"), ("nullValue", "NA")];
+    let options = [("header", "true"), ("sep", ";"), ("nullValue", "NA"), ("multiLine", "true")];
     let (rows, stats) = read_text("a.csv", text, &options, Some(&typed)).unwrap();
     assert_eq!(
         lines(&rows),
@@ -234,9 +241,10 @@ fn separated_values_are_read_by_header_or_by_place() {
 }
 
 #[test]
-fn an_empty_text_in_quotes_is_a_text_and_without_them_nothing() {
+fn an_empty_text_in_quotes_is_a_text_where_nothing_is_written_otherwise() {
     let table = schema(&[("a", DataType::Utf8), ("b", DataType::Utf8)]);
-    let (rows, _) = read_text("a.csv", "\"\",\nx,\"\"\n,y\n\"say \"\"\"\"\",\n", &[], Some(&table)).unwrap();
+    let text = "\"\",\nx,\"\"\n,y\n\"say \"\"\"\"\",\n";
+    let (rows, _) = read_text("a.csv", text, &[("nullValue", "NULL")], Some(&table)).unwrap();
     assert_eq!(
         lines(&rows),
         [r#"{"a":"","b":null}"#, r#"{"a":"x","b":""}"#, r#"{"a":null,"b":"y"}"#, r#"{"a":"say \"\"","b":null}"#]
@@ -307,7 +315,7 @@ fn parquet_keeps_its_types_and_is_widened_but_never_cut() {
     );
     let error = read_file(&plain, &files[0], &schema(&[("s", DataType::Int64)])).unwrap_err();
     assert!(error.to_string().contains("a.parquet") && error.to_string().contains("column s is"), "{error}");
-    let rescuing = source(folder.path(), &[("rescuedDataColumn", "r")]).unwrap();
+    let rescuing = source(folder.path(), &[("rescuedDataColumn", "r"), ("schemaEvolutionMode", "rescue")]).unwrap();
     let (rows, stats) = read_file(
         &rescuing,
         &files[0],
@@ -319,9 +327,10 @@ fn parquet_keeps_its_types_and_is_widened_but_never_cut() {
     .unwrap();
     assert_eq!(stats.rescued, 2);
     let first: Value = serde_json::from_str(rows[0]["r"].as_str().unwrap()).unwrap();
+    // The schema has no column that is spelt so.
     assert_eq!((&first["Id"], &first["s"]), (&Value::from(1), &Value::from("a")));
     std::fs::write(folder.path().join("b.parquet"), "PAR1 no").unwrap();
-    let files = plain.discover(|x| x.ends_with("a.parquet"), false).unwrap();
+    let files = plain.discover(|x| x.path.ends_with("a.parquet"), false).unwrap();
     let error = plain.read(&files[0], &inferred).map(|_| ()).unwrap_err();
     assert_eq!((error.code(), error.fault()), ("SOURCE_NOT_READABLE", crate::error::Fault::External));
     assert!(error.to_string().contains("b.parquet"));
@@ -330,7 +339,9 @@ fn parquet_keeps_its_types_and_is_widened_but_never_cut() {
 #[test]
 fn files_are_found_by_folder_name_and_pattern_and_hidden_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["b.json", "a.json", "_c.json", ".d.json", "e.txt", "sub/f.json", "_log/g.json"] {
+    let names =
+        ["b.json", "a.json", "_c.json", ".d.json", "e.txt", "sub/f.json", "_log/g.json", "h.json.tmp", "day=1/i.json"];
+    for name in names {
         let path = folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, "{}").unwrap();
@@ -341,19 +352,28 @@ fn files_are_found_by_folder_name_and_pattern_and_hidden_ones_are_not() {
         found.iter().map(|x| x.path.strip_prefix(folder.path().to_str().unwrap()).unwrap().to_owned()).collect()
     };
     let root = folder.path();
-    assert_eq!(names(root, &[]), ["/a.json", "/b.json", "/e.txt"]);
+    assert_eq!(names(root, &[]), ["/a.json", "/b.json", "/day=1/i.json", "/e.txt", "/sub/f.json"]);
+    assert_eq!(names(root, &[("recursiveFileLookup", "false")]), ["/a.json", "/b.json", "/day=1/i.json", "/e.txt"]);
     assert_eq!(
-        names(root, &[("pathGlobFilter", "*.json"), ("recursiveFileLookup", "true")]),
-        ["/a.json", "/b.json", "/sub/f.json"]
+        names(root, &[("pathGlobFilter", "{a,f}.json"), ("recursiveFileLookup", "true")]),
+        ["/a.json", "/sub/f.json"]
     );
+    assert_eq!(names(&root.join("{a,sub/f,x}.json"), &[]), ["/a.json", "/sub/f.json"]);
+    assert_eq!(names(&root.join("**/[a-f].json"), &[]), ["/a.json", "/b.json", "/sub/f.json"]);
+    assert_eq!(names(&root.join("[^ab]*.txt"), &[("format", "text")]), ["/e.txt"]);
+    let old = std::fs::File::options().write(true).open(root.join("a.json")).unwrap();
+    old.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(86_400)).unwrap();
+    assert_eq!(names(root, &[("modifiedBefore", "1970-01-02T00:00:01Z")]), ["/a.json"]);
+    assert_eq!(names(root, &[("modifiedBefore", "1970-01-02"), ("format", "json")]), [""; 0]);
+    assert_eq!(names(root, &[("modifiedAfter", "1970-01-02"), ("pathGlobFilter", "*.json")]).len(), 3);
     assert_eq!(names(&root.join("*.json"), &[]), ["/a.json", "/b.json"]);
-    assert_eq!(names(&root.join("*/*.json"), &[]), ["/sub/f.json"]);
+    assert_eq!(names(&root.join("*/*.json"), &[]), ["/day=1/i.json", "/sub/f.json"]);
     assert_eq!(names(&root.join("s*"), &[("format", "json")]), ["/sub/f.json"]);
     assert_eq!(names(&root.join("b.json"), &[]), ["/b.json"]);
     let source = source(root, &[]).unwrap();
     let seen: BTreeMap<String, ()> =
         source.discover(|_| false, false).unwrap().into_iter().map(|x| (x.path, ())).collect();
-    assert!(source.discover(|x| seen.contains_key(x), true).unwrap().is_empty());
+    assert!(source.discover(|x| seen.contains_key(&x.path), true).unwrap().is_empty());
 }
 
 fn fails<T>(result: Result<T>) -> Error {
@@ -388,7 +408,7 @@ fn a_place_that_is_missing_or_a_file_that_changed_is_an_external_error_with_its_
     assert!(reader.next().is_none());
     std::fs::remove_file(&path).unwrap();
     let error = fails(source.read(&files[0], &people()));
-    assert_eq!(error.code(), "SOURCE_NOT_READABLE");
+    assert_eq!(error.code(), "SOURCE_FILE_GONE");
     assert!(error.to_string().contains("a.json"));
     assert_eq!(fails(source.infer(&[])).code(), "EMPTY_SOURCE");
 }
@@ -438,11 +458,42 @@ proptest! {
 
     /// No bytes make a reader panic, and what is read ends.
     #[test]
-    fn any_bytes_are_rows_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0usize..4) {
-        let (name, options): (_, &[(&str, &str)]) =
-            [("a.json", &[][..]), ("a.json", &[("multiLine", "true")]), ("a.csv", &[("header", "true")]), ("a.parquet", &[])][kind];
+    fn any_bytes_are_rows_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0usize..FUZZED.len()) {
+        let (name, options) = FUZZED[kind];
         let _ = read_text(name, &bytes, options, Some(&people()));
         let _ = read_text(name, &bytes, options, None);
+    }
+
+    /// The same for texts that are nearly right.
+    #[test]
+    fn any_text_is_rows_or_an_error(text in "[\\[\\]{}\"',:;a01.e\\\\\r\n -]{0,60}", kind in 0usize..FUZZED.len()) {
+        let (name, options) = FUZZED[kind];
+        let _ = read_text(name, &text, options, Some(&people()));
+        let _ = read_text(name, &text, options, None);
+    }
+
+    /// A packed file or one with a schema of its own, in which bytes changed or which was cut, is rows or an error.
+    #[test]
+    fn a_damaged_file_is_rows_or_an_error(
+        which in 0usize..4, damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in prop::option::of(any::<prop::sample::Index>())
+    ) {
+        let text = DAMAGED.repeat(50);
+        let (name, mut bytes) = match which {
+            0 => ("a.json.gz", gzip(text.as_bytes())),
+            1 => ("a.json.zst", zstd::encode_all(text.as_bytes(), 1).unwrap()),
+            2 => ("a.json.bz2", bzip2(text.as_bytes())),
+            _ => ("a.avro", avro_of(&batch_of_many_types())),
+        };
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let _ = read_text(name, &bytes, &[], None);
+        let _ = read_text(name, &bytes, &[("rescuedDataColumn", "r")], Some(&people()));
     }
 
     /// A Parquet file in which bytes changed is rows or an error too.
@@ -463,20 +514,82 @@ proptest! {
     }
 }
 
+/// Files that are read as whatever they are.
+const FUZZED: [(&str, &[(&str, &str)]); 14] = [
+    ("a.json", &[]),
+    ("a.json", &[("multiLine", "true")]),
+    ("a.json", &[("allowComments", "true"), ("allowUnquotedFieldNames", "true"), ("allowNumericLeadingZeros", "true")]),
+    ("a.json", &[("encoding", "UTF-16"), ("lineSep", "|")]),
+    ("a.csv", &[("header", "true")]),
+    ("a.csv", &[("multiLine", "true"), ("inferSchema", "true"), ("sep", ";"), ("comment", "#")]),
+    ("a.csv", &[("ignoreLeadingWhiteSpace", "true"), ("ignoreTrailingWhiteSpace", "true"), ("encoding", "UTF-32")]),
+    ("a.txt", &[("wholetext", "true")]),
+    ("a.txt", &[("lineSep", "::"), ("encoding", "Shift_JIS")]),
+    ("a.parquet", &[]),
+    ("a.avro", &[]),
+    ("a.json.gz", &[]),
+    ("a.csv.zst", &[]),
+    ("a.txt.bz2", &[]),
+];
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut out, bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn bzip2(bytes: &[u8]) -> Vec<u8> {
+    let mut out = ::bzip2::write::BzEncoder::new(Vec::new(), ::bzip2::Compression::fast());
+    std::io::Write::write_all(&mut out, bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn avro_of(batch: &RecordBatch) -> Vec<u8> {
+    let mut writer = arrow_avro::writer::AvroWriter::new(Vec::new(), batch.schema().as_ref().clone()).unwrap();
+    writer.write(batch).unwrap();
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+#[test]
+fn avro_is_read_by_name_widened_and_rescued() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.avro"), avro_of(&batch_of_many_types())).unwrap();
+    let source = source(folder.path(), &[("schemaEvolutionMode", "rescue")]).unwrap();
+    let files = source.discover(|_| false, false).unwrap();
+    let inferred = source.infer(&files).unwrap();
+    let kinds: Vec<_> = inferred.fields().iter().map(|x| format!("{} {}", x.name(), x.data_type())).collect();
+    assert_eq!(kinds, ["age Int64", "name Utf8", "l List(Utf8, field: 'element')", "_rescued_data Utf8"]);
+    let (rows, stats) = read_file(&source, &files[0], &inferred).unwrap();
+    assert_eq!((stats.rows, stats.rescued), (100, 0));
+    assert_eq!(lines(&rows)[1], r#"{"age":1,"name":"name 1","l":["item 1"],"_rescued_data":null}"#);
+    let (rows, stats) =
+        read_file(&source, &files[0], &source.declared(&schema(&[("age", DataType::Utf8), (RESCUED, DataType::Utf8)])))
+            .unwrap();
+    assert_eq!(stats.rescued, 100);
+    assert!(rows[1][RESCUED].as_str().unwrap().starts_with(r#"{"age":1,"name":"name 1","l":["item 1"],"_file_path":"#));
+}
+
+const RESCUED: &str = "_rescued_data";
+
 fn parquet_of_many_types() -> Vec<u8> {
+    let batch = batch_of_many_types();
+    let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn batch_of_many_types() -> RecordBatch {
     use arrow::array::{Int64Array, ListBuilder, StringArray, StringBuilder};
     let mut list = ListBuilder::new(StringBuilder::new());
     for i in 0..100 {
         list.values().append_value(format!("item {}", i % 7));
         list.append(i % 3 > 0);
     }
-    let batch = RecordBatch::try_from_iter(vec![
+    RecordBatch::try_from_iter(vec![
         ("age", Arc::new(Int64Array::from_iter_values(0..100)) as _),
         ("name", Arc::new(StringArray::from_iter_values((0..100).map(|i| format!("name {}", i % 10)))) as _),
         ("l", Arc::new(list.finish()) as _),
     ])
-    .unwrap();
-    let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.into_inner().unwrap()
+    .unwrap()
 }

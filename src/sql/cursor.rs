@@ -79,9 +79,33 @@ impl Cursor {
         Ok(inside)
     }
 
+    /// Takes a group in parentheses, whatever is in it.
+    pub(super) fn balanced(&mut self) -> Result<()> {
+        self.expect_token(&Token::LParen)?;
+        let mut open = 1;
+        while open > 0 {
+            match self.peek() {
+                Some(Token::LParen) => open += 1,
+                Some(Token::RParen) => open -= 1,
+                Some(_) => {}
+                None => return Err(self.unexpected("`)`")),
+            }
+            self.advance();
+        }
+        Ok(())
+    }
+
     /// Is the next token this word, without quotes and in any case?
     pub(super) fn is_word(&self, word: &str) -> bool {
         self.is_word_at(0, word)
+    }
+
+    /// The next token, if it is a word, in capitals.
+    pub(super) fn next_word(&self) -> String {
+        match self.peek() {
+            Some(Token::Word(word)) => word.value.to_uppercase(),
+            _ => String::new(),
+        }
     }
 
     pub(super) fn is_word_at(&self, ahead: usize, word: &str) -> bool {

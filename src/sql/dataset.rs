@@ -5,30 +5,15 @@ use std::collections::BTreeMap;
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token};
 
 use super::cdc::auto_cdc;
+use super::clause::{collation, key_constraint, no_check, refused, without_effect};
 use super::cursor::Cursor;
 use super::relation::{not_supported, parse_query, without_query};
+use super::shape::{name_columns, without_order};
 use super::statement::{Context, finish};
 use super::types::parse_type;
 use crate::error::{Error, Result};
 use crate::pipeline::declaration::{DatasetDeclaration, Declarations, FlowBody, FlowDeclaration};
-use crate::pipeline::{Action, Column, DatasetKind, Expectation};
-
-/// Clauses that the language has and this release refuses, by the words they start with.
-const REFUSED: [&[&str]; 13] = [
-    &["partitioned", "by"],
-    &["cluster", "by"],
-    &["location"],
-    &["with", "row", "filter"],
-    &["row", "filter"],
-    &["refresh", "policy"],
-    &["schedule"],
-    &["trigger"],
-    &["options"],
-    &["default", "collation"],
-    &["with"],
-    &["path"],
-    &["partition", "by"],
-];
+use crate::pipeline::{Action, Column, DatasetKind, Expectation, Generated, Name};
 
 /// The words up to the kind have been taken.
 pub(super) fn create_dataset(
@@ -42,8 +27,8 @@ pub(super) fn create_dataset(
     cursor.take(&["if", "not", "exists"]);
     let name = cursor.table_name("a name")?;
     let span = cursor.since(start);
-    let (columns, expectations) =
-        if cursor.take_token(&Token::LParen) { items(&mut cursor, kind)? } else { (None, Vec::new()) };
+    let Items { columns, names, expectations } =
+        if cursor.take_token(&Token::LParen) { items(context, &mut cursor, kind)? } else { Items::default() };
     let mut dataset = DatasetDeclaration {
         name: name.clone(),
         defaults: context.defaults.clone(),
@@ -57,14 +42,20 @@ pub(super) fn create_dataset(
     };
     let mut flow = None;
     let mut properties_given = false;
+    let mut laid_out: Vec<String> = Vec::new();
     while !cursor.at_end() {
         let place = cursor.here();
         let twice = |what: &str| Error::user("DUPLICATE_CLAUSES", format!("{what} is given twice")).at(&place);
-        if let Some(words) =
-            REFUSED.iter().find(|words| words.iter().enumerate().all(|(i, word)| cursor.is_word_at(i, word)))
-        {
-            return Err(not_supported(&words.join(" ").to_uppercase()).at(&place));
+        let clause = cursor.next_word();
+        if without_effect(context, &mut cursor, kind)? {
+            let exclusive = ["PARTITIONED", "CLUSTER"].iter().all(|c| clause == *c || laid_out.iter().any(|l| l == c));
+            if laid_out.contains(&clause) || exclusive {
+                return Err(Error::user("DUPLICATE_CLAUSES", format!("{clause} is one clause too many")).at(&place));
+            }
+            laid_out.push(clause);
+            continue;
         }
+        refused(&cursor)?;
         if cursor.take(&["using"]) {
             let format = cursor.name("DELTA")?;
             if !format.text.eq_ignore_ascii_case("delta") {
@@ -83,7 +74,11 @@ pub(super) fn create_dataset(
             dataset.properties = properties(&mut cursor)?;
         } else if cursor.take(&["as"]) {
             let tokens = cursor.rest();
-            let query = parse_query(context, tokens, cursor.next_span())?;
+            let mut query = parse_query(context, tokens, cursor.next_span())?;
+            without_order(context, &mut query);
+            if !names.is_empty() {
+                query.ast = name_columns(query.ast, &names);
+            }
             flow = Some(FlowBody::Query { query, by_name: true });
         } else if kind == DatasetKind::StreamingTable && cursor.take(&["flow"]) {
             cursor.expect(&["auto", "cdc"])?;
@@ -92,6 +87,11 @@ pub(super) fn create_dataset(
         } else {
             return Err(cursor.unexpected("COMMENT, TBLPROPERTIES, AS or the end of the statement"));
         }
+    }
+    if let Some(name) = names.first()
+        && !matches!(flow, Some(FlowBody::Query { .. }))
+    {
+        return Err(Error::user("PARSE_SYNTAX_ERROR", format!("`{}` has no type", name.text)).at(&name.span));
     }
     if flow.is_none() && kind != DatasetKind::StreamingTable {
         return Err(cursor.unexpected("AS and a query"));
@@ -109,67 +109,129 @@ pub(super) fn create_dataset(
     Ok(())
 }
 
+/// What stands in parentheses behind the name.
+#[derive(Default)]
+struct Items {
+    columns: Option<Vec<Column>>,
+    /// Names for the columns of the query, which have the types that it gives them.
+    names: Vec<Name>,
+    expectations: Vec<Expectation>,
+}
+
 /// Columns and constraints up to the closing parenthesis.
-fn items(cursor: &mut Cursor, kind: DatasetKind) -> Result<(Option<Vec<Column>>, Vec<Expectation>)> {
+fn items(context: &Context<'_>, cursor: &mut Cursor, kind: DatasetKind) -> Result<Items> {
+    let mut items = Items::default();
     let mut columns = Vec::new();
-    let mut expectations = Vec::new();
     loop {
         if cursor.take_token(&Token::RParen) {
             break;
         }
-        let named_constraint = |word: &str| cursor.is_word("constraint") && cursor.is_word_at(2, word);
-        if named_constraint("expect") {
-            expectations.push(expectation(cursor)?);
-        } else if ["primary", "foreign", "check", "unique"].into_iter().any(named_constraint)
-            || [["primary", "key"], ["foreign", "key"]]
-                .iter()
-                .any(|[a, b]| cursor.is_word(a) && cursor.is_word_at(1, b))
-        {
-            return Err(not_supported("a key or check constraint")
-                .at(&cursor.here())
-                .help("CONSTRAINT name EXPECT (condition) is checked on every row"));
-        } else {
-            let one_word =
-                matches!(cursor.peek_at(1), Some(Token::Comma | Token::RParen)) || cursor.is_word_at(1, "comment");
-            if kind == DatasetKind::TemporaryView && one_word {
-                return Err(not_supported("a column list of a view")
-                    .at(&cursor.here())
-                    .help("name the columns in its query"));
+        let named = cursor.is_word("constraint")
+            && ["expect", "primary", "foreign", "check", "unique"].iter().any(|word| cursor.is_word_at(2, word));
+        let key = ["primary", "foreign"].iter().any(|word| cursor.is_word(word) && cursor.is_word_at(1, "key"));
+        let of_columns = |word| cursor.is_word(word) && cursor.peek_at(1) == Some(&Token::LParen);
+        if named && cursor.is_word_at(2, "expect") {
+            items.expectations.push(expectation(cursor)?);
+        } else if named || key || of_columns("check") || of_columns("unique") {
+            if cursor.take(&["constraint"]) {
+                cursor.name("a name for the constraint")?;
             }
-            columns.push(column(cursor)?);
+            if !key_constraint(context, cursor)? {
+                return Err(no_check(cursor));
+            }
+        } else if matches!(cursor.peek_at(1), Some(Token::Comma | Token::RParen)) || cursor.is_word_at(1, "comment") {
+            let name = cursor.name("a column")?;
+            if cursor.take(&["comment"]) {
+                let place = cursor.next_span();
+                cursor.string("the comment in quotes")?;
+                let why = "a comment belongs to a column that is declared with its type";
+                context.without_effect("COMMENT of a column without a type", why, cursor.since(place));
+            }
+            items.names.push(name);
+        } else {
+            columns.push(column(context, cursor)?);
         }
         if !cursor.take_token(&Token::Comma) {
             cursor.expect_token(&Token::RParen)?;
             break;
         }
     }
+    if let (Some(column), Some(name)) = (columns.first(), items.names.first()) {
+        return Err(Error::user(
+            "PARSE_SYNTAX_ERROR",
+            format!("`{}` has no type, and `{}` has one", name.text, column.name),
+        )
+        .at(&name.span)
+        .help("declare all columns with their types, or just their names"));
+    }
     if kind == DatasetKind::TemporaryView
         && let Some(column) = columns.first()
     {
-        return Err(not_supported("a column list of a view")
+        return Err(not_supported("a column of a view with a type")
             .at(&column.span)
-            .help("name and cast the columns in its query"));
+            .help("write the names alone, and cast the columns in the query"));
     }
-    Ok((if columns.is_empty() { None } else { Some(columns) }, expectations))
+    if !columns.is_empty() {
+        items.columns = Some(columns);
+    }
+    Ok(items)
 }
 
-pub(super) fn column(cursor: &mut Cursor) -> Result<Column> {
+pub(super) fn column(context: &Context<'_>, cursor: &mut Cursor) -> Result<Column> {
     let name = cursor.name("a column")?;
     let data_type = parse_type(cursor)?;
-    let mut column = Column { name: name.text, data_type, nullable: true, comment: None, span: name.span };
+    let mut column =
+        Column { name: name.text, data_type, nullable: true, comment: None, generated: None, span: name.span };
     loop {
+        let place = cursor.here();
+        let no = |what: &str, help: &str| Err(not_supported(what).at(&place).help(help));
         if cursor.take(&["not", "null"]) {
             column.nullable = false;
         } else if cursor.take(&["comment"]) {
             column.comment = Some(cursor.string("the comment in quotes")?);
-        } else if let Some(word) =
-            ["generated", "default", "mask", "primary", "constraint", "collate"].into_iter().find(|w| cursor.is_word(w))
-        {
-            return Err(not_supported(&format!("{} on a column", word.to_uppercase())).at(&cursor.here()));
+        } else if cursor.take(&["collate"]) {
+            collation(cursor)?;
+        } else if cursor.is_word("generated") {
+            column.generated = Some(generated(cursor)?);
+        } else if cursor.is_word("default") {
+            return no("DEFAULT on a column", "write coalesce(…) in the query");
+        } else if cursor.is_word("mask") {
+            return no("MASK on a column", "leave the column out, or hide it in the query");
+        } else if cursor.is_word("check") {
+            return Err(no_check(cursor));
         } else {
-            return Ok(column);
+            if cursor.is_word("constraint") {
+                cursor.advance();
+                cursor.name("a name for the constraint")?;
+                if !key_constraint(context, cursor)? {
+                    return Err(no_check(cursor));
+                }
+            } else if !key_constraint(context, cursor)? {
+                return Ok(column);
+            }
         }
     }
+}
+
+/// `GENERATED ALWAYS AS (expression)`
+fn generated(cursor: &mut Cursor) -> Result<Generated> {
+    let place = cursor.here();
+    cursor.expect(&["generated"])?;
+    let always = cursor.take(&["always"]);
+    if !always {
+        cursor.expect(&["by", "default"])?;
+    }
+    cursor.expect(&["as"])?;
+    if cursor.is_word("identity") || !always {
+        return Err(not_supported("an IDENTITY column")
+            .at(&place)
+            .help("numbers that depend on arrival could not be rebuilt; hash the key, as in xxhash64(id)"));
+    }
+    cursor.expect_token(&Token::LParen)?;
+    let (expr, span) = cursor.expr()?;
+    without_query(cursor.file(), &expr, &span, "a generated column")?;
+    cursor.expect_token(&Token::RParen)?;
+    Ok(Generated { expr, span })
 }
 
 /// `CONSTRAINT name EXPECT (condition) [ON VIOLATION …]`
@@ -219,6 +281,10 @@ fn properties(cursor: &mut Cursor) -> Result<BTreeMap<String, String>> {
         cursor.take_token(&Token::Eq);
         let value = match cursor.peek() {
             Some(Token::SingleQuotedString(text) | Token::Number(text, _)) => text.clone(),
+            Some(Token::Minus) if matches!(cursor.peek_at(1), Some(Token::Number(..))) => {
+                cursor.advance();
+                format!("-{}", cursor.peek().map(ToString::to_string).unwrap_or_default())
+            }
             Some(Token::Word(word)) if ["true", "false"].iter().any(|b| word.value.eq_ignore_ascii_case(b)) => {
                 word.value.to_lowercase()
             }

@@ -2,10 +2,13 @@
 
 use std::any::TypeId;
 
-use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, DataType, DateTimeField, Expr, Ident, Interval, ObjectName, TypedString, Value,
+};
 use datafusion::sql::sqlparser::dialect::{DatabricksDialect, Dialect};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 /// Databricks SQL as this project reads it. Use it for every piece of SQL that a user writes, so that a string, a
 /// quoted name or an operator means the same everywhere.
@@ -118,7 +121,46 @@ impl Dialect for PipelineDialect {
         BASE.supports_left_associative_joins_without_parens()
     }
 
+    fn supports_from_first_select(&self) -> bool {
+        true
+    }
+
+    fn supports_pipe_operator(&self) -> bool {
+        true
+    }
+
+    fn parse_prefix(&self, parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
+        let Token::Word(word) = &parser.peek_token_ref().token else { return None };
+        if word.quote_style.is_some() {
+            return None;
+        }
+        if word.keyword == Keyword::INTERVAL {
+            return interval(parser);
+        }
+        // The tokenizer leaves all strings in single quotes.
+        if word.value.eq_ignore_ascii_case("timestamp_ltz")
+            && let Token::SingleQuotedString(text) = &parser.peek_nth_token_ref(1).token
+        {
+            let value = Value::SingleQuotedString(text.clone()).with_span(parser.peek_nth_token_ref(1).span);
+            parser.advance_token();
+            parser.advance_token();
+            let data_type = DataType::Custom(ObjectName::from(vec![Ident::new("TIMESTAMP_LTZ")]), Vec::new());
+            return Some(Ok(Expr::TypedString(TypedString { data_type, value, uses_odbc_syntax: false })));
+        }
+        None
+    }
+
     fn parse_infix(&self, parser: &mut Parser, expr: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
+        let (shift, more) = (parser.peek_nth_token_ref(0), parser.peek_nth_token_ref(1));
+        if (&shift.token, &more.token) == (&Token::ShiftRight, &Token::Gt) && shift.span.end == more.span.start {
+            parser.advance_token();
+            parser.advance_token();
+            return Some(parser.parse_subexpr(precedence).map(|right| Expr::BinaryOp {
+                left: Box::new(expr.clone()),
+                op: BinaryOperator::Custom(UNSIGNED_SHIFT.to_owned()),
+                right: Box::new(right),
+            }));
+        }
         if !parser.parse_keyword(Keyword::DIV) {
             return None;
         }
@@ -127,5 +169,134 @@ impl Dialect for PipelineDialect {
             op: BinaryOperator::MyIntegerDivide,
             right: Box::new(right),
         }))
+    }
+}
+
+/// `a >>> b`, which sqlparser has no operator for.
+pub(crate) const UNSIGNED_SHIFT: &str = ">>>";
+
+/// `INTERVAL 1 DAY 2 HOURS`, `INTERVAL -'3' MONTHS` and `INTERVAL '1 day'` as one text with its units in it, and
+/// `INTERVAL '1-2' YEAR TO MONTH` as it stands. `None` where INTERVAL is a name.
+fn interval(parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
+    let unit_at = |parser: &Parser, ahead: usize| match &parser.peek_nth_token_ref(ahead).token {
+        Token::Word(word) if word.quote_style.is_none() => unit(&word.value),
+        _ => None,
+    };
+    let literal = value_at(parser, 1).is_some_and(|(_, width)| {
+        let text = matches!(parser.peek_nth_token_ref(width).token, Token::SingleQuotedString(_));
+        text || unit_at(parser, 1 + width).is_some()
+    });
+    if !literal {
+        let token = parser.peek_nth_token_ref(1);
+        if matches!(token.token, Token::Word(_) | Token::LParen | Token::Period) {
+            return None;
+        }
+        parser.advance_token();
+        let span = parser.get_current_token().span;
+        return Some(Ok(Expr::Identifier(Ident {
+            value: parser.get_current_token().to_string(),
+            quote_style: None,
+            span,
+        })));
+    }
+    parser.advance_token();
+    let mut parts: Vec<String> = Vec::new();
+    while let Some((text, width)) = value_at(parser, 0) {
+        let Some(unit) = unit_at(parser, width) else {
+            if parts.is_empty() {
+                (0..width).for_each(|_| parser.advance_token());
+                parts.push(text);
+            }
+            break;
+        };
+        (0..=width).for_each(|_| parser.advance_token());
+        if parts.is_empty() && parser.parse_keyword(Keyword::TO) {
+            return Some(parser.parse_date_time_field().map(|last| {
+                Expr::Interval(Interval {
+                    value: Box::new(Expr::Value(Value::SingleQuotedString(text).with_empty_span())),
+                    leading_field: Some(match unit {
+                        "year" => DateTimeField::Year,
+                        "day" => DateTimeField::Day,
+                        "hour" => DateTimeField::Hour,
+                        "minute" => DateTimeField::Minute,
+                        other => DateTimeField::Custom(Ident::new(other.to_uppercase())),
+                    }),
+                    leading_precision: None,
+                    last_field: Some(last),
+                    fractional_seconds_precision: None,
+                })
+            }));
+        }
+        let number = text.trim();
+        let digits = number.trim_start_matches(['-', '+']);
+        let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if !(whole || unit == "second" && digits.parse::<f64>().is_ok()) {
+            let message = format!("Expected: a whole number of {unit}s, found: {number}");
+            return Some(Err(ParserError::ParserError(message)));
+        }
+        parts.push(format!("{number} {unit}"));
+    }
+    Some(Ok(Expr::Interval(Interval {
+        value: Box::new(Expr::Value(Value::SingleQuotedString(parts.join(" ")).with_empty_span())),
+        leading_field: None,
+        leading_precision: None,
+        last_field: None,
+        fractional_seconds_precision: None,
+    })))
+}
+
+/// The literal, with its sign, that comes `ahead`, and how many tokens it has.
+fn value_at(parser: &Parser, ahead: usize) -> Option<(String, usize)> {
+    let sign = match &parser.peek_nth_token_ref(ahead).token {
+        Token::Minus => "-",
+        Token::Plus => "+",
+        _ => "",
+    };
+    let width = 1 + sign.len();
+    match &parser.peek_nth_token_ref(ahead + width - 1).token {
+        Token::Number(text, _) => Some((format!("{sign}{text}"), width)),
+        Token::SingleQuotedString(text) => match (sign, text.trim().strip_prefix('-')) {
+            ("-", Some(rest)) => Some((rest.to_owned(), width)),
+            ("-", None) => Some((format!("-{}", text.trim().trim_start_matches('+')), width)),
+            _ => Some((text.clone(), width)),
+        },
+        _ => None,
+    }
+}
+
+/// The unit of a word in singular or plural.
+fn unit(word: &str) -> Option<&'static str> {
+    const UNITS: [&str; 9] = ["year", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"];
+    let word = word.to_ascii_lowercase();
+    UNITS.into_iter().find(|unit| word == *unit || word.strip_suffix('s') == Some(*unit))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::sql::read_expr;
+
+    #[test]
+    fn intervals_say_their_units() {
+        for (text, expected) in [
+            ("INTERVAL 1 DAY", "INTERVAL '1 day'"),
+            ("interval '1' days", "INTERVAL '1 day'"),
+            ("INTERVAL 1 DAY -2 HOURS '3' minute", "INTERVAL '1 day -2 hour 3 minute'"),
+            ("INTERVAL -'3' WEEKS", "INTERVAL '-3 week'"),
+            ("INTERVAL - '-3' WEEKS", "INTERVAL '3 week'"),
+            ("INTERVAL 1.5 SECONDS", "INTERVAL '1.5 second'"),
+            ("INTERVAL '1 day 2 hours' + x", "INTERVAL '1 day 2 hours' + x"),
+            ("INTERVAL '1-2' YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
+            ("a + INTERVAL 1 DAY * 2 - b", "a + INTERVAL '1 day' * 2 - b"),
+            ("INTERVAL 1 DAY > INTERVAL 2 HOURS", "INTERVAL '1 day' > INTERVAL '2 hour'"),
+            ("a >>> 2 + 1", "a >>> 2 + 1"),
+            ("interval", "interval"),
+            ("interval + 1", "interval + 1"),
+            ("INTERVAL 1.5 DAYS", "expected a whole number of days, found `1.5`"),
+            ("INTERVAL 'x' DAYS", "expected a whole number of days, found `x`"),
+        ] {
+            let read = read_expr(text).map_or_else(|e| e.message().to_owned(), |e| e.to_string());
+            assert_eq!(read, expected, "{text}");
+        }
     }
 }

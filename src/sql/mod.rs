@@ -6,12 +6,15 @@
 //! is numbered and listed (`relation`). Names are resolved behind all this, by `pipeline`.
 
 mod cdc;
+mod clause;
 mod cursor;
 mod dataset;
 mod dialect;
 mod interpolate;
 mod read_files;
+mod refused;
 mod relation;
+mod shape;
 mod snippet;
 mod statement;
 mod stream;
@@ -22,6 +25,9 @@ mod token;
 mod types;
 
 pub use dialect::PipelineDialect;
+pub(crate) use dialect::UNSIGNED_SHIFT;
+pub(crate) use refused::GENERATORS;
+pub(crate) use shape::{query_of, select_all};
 pub use types::parse_schema;
 
 pub(crate) use read_files::absolute;

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, Spanned, UnaryOperator, Value};
+use datafusion::sql::sqlparser::ast::{
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Spanned, UnaryOperator, Value,
+};
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 
 use super::statement::Context;
 use super::types::parse_schema;
 use crate::error::{Error, Result};
 use crate::pipeline::ReadFiles;
+use crate::pipeline::declaration::WrittenName;
 
 pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpan) -> Result<ReadFiles> {
     let file = context.file;
@@ -35,6 +38,11 @@ pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpa
                 schema = Some(parse_schema(&text).map_err(|error| in_literal(context, &error, literal))?);
             }
             "path" | "schema" => return Err(twice(&key, place)),
+            _ if key.ends_with("cleansource.movedestination") || key == "sourcearchivedir" => {
+                if options.insert(key.clone(), absolute(context.root, &text)).is_some() {
+                    return Err(twice(&key, place));
+                }
+            }
             _ => {
                 if options.insert(key.clone(), text).is_some() {
                     return Err(twice(&key, place));
@@ -48,6 +56,70 @@ pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpa
             .at(&file.span(at))
             .help("read_files('landing/orders', format => 'json')")),
     }
+}
+
+/// `cloud_files(path, format, map('key', 'value', …))`: files as a stream, in the older spelling.
+pub(super) fn cloud_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpan) -> Result<ReadFiles> {
+    let file = context.file;
+    let help = "cloud_files('landing/orders', 'json', map('schema', 'id INT'))";
+    let wrong = |message: &str, at: AstSpan| Error::user("INVALID_OPTION", message).at(&file.span(at)).help(help);
+    let mut texts = Vec::new();
+    let mut options = BTreeMap::new();
+    let mut schema = None;
+    for arg in args {
+        let FunctionArg::Unnamed(value) = arg else {
+            return Err(wrong("the arguments of cloud_files have no names", arg.span()));
+        };
+        if let Some(text) = literal(value) {
+            texts.push(text);
+            continue;
+        }
+        let FunctionArgExpr::Expr(Expr::Function(function)) = value else {
+            return Err(wrong("cloud_files takes a path, a format and a map of options", arg.span()));
+        };
+        let given = match &function.args {
+            FunctionArguments::List(list) if function.name.to_string().eq_ignore_ascii_case("map") => &list.args,
+            _ => return Err(wrong("cloud_files takes its options as map('key', 'value', …)", arg.span())),
+        };
+        for pair in given.chunks(2) {
+            let [FunctionArg::Unnamed(key), FunctionArg::Unnamed(value)] = pair else {
+                return Err(wrong("an option has a key and a value", arg.span()));
+            };
+            let (Some(key), Some(text)) = (literal(key), literal(value)) else {
+                return Err(wrong("options are literals", arg.span()));
+            };
+            let key = key.to_lowercase();
+            let key = key.strip_prefix("cloudfiles.").unwrap_or(&key).to_owned();
+            if key == "schema" {
+                schema = Some(parse_schema(&text).map_err(|error| in_literal(context, &error, value.span()))?);
+            } else if options.insert(key.clone(), text).is_some() {
+                return Err(wrong(&format!("cloud_files is given `{key}` twice"), arg.span()));
+            }
+        }
+    }
+    match <[String; 2]>::try_from(texts) {
+        Ok([path, format]) if !path.is_empty() => {
+            options.insert("format".to_owned(), format);
+            Ok(ReadFiles { path: absolute(context.root, &path), schema, options })
+        }
+        _ => Err(wrong("cloud_files needs a path and a format", at)),
+    }
+}
+
+/// A name such as `json`.`/landing/orders`, which means files in Spark.
+pub(super) fn not_a_path(name: WrittenName) -> Result<WrittenName> {
+    let [format, path] = name.parts.as_slice() else { return Ok(name) };
+    let format = format.to_lowercase();
+    let known = ["json", "csv", "parquet", "orc", "avro", "text", "binaryfile", "xml", "delta"];
+    if !known.contains(&format.as_str()) || !path.contains('/') {
+        return Ok(name);
+    }
+    let error = Error::user("NOT_SUPPORTED", format!("{format}.`{path}` as a table is not supported")).at(&name.span);
+    Err(if format == "delta" {
+        error.help("give the table a name, and set silverflow.table.<name> in the configuration to its path")
+    } else {
+        error.help(format!("read_files('{path}', format => '{format}')"))
+    })
 }
 
 /// The text of a literal, however it is written.

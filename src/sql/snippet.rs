@@ -10,7 +10,9 @@ use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token, TokenWithSpa
 use super::cursor::Cursor;
 use super::dataset::column;
 use super::interpolate::{Pieces, Variables};
+use super::refused::refusals;
 use super::relation::{parse, parse_query, without_query};
+use super::shape::without_order;
 use super::statement::{Context, finish};
 use super::token::{tokenize, tokens_of};
 use crate::error::{Error, Result, Span};
@@ -29,7 +31,11 @@ pub(crate) fn read_query(file: &Arc<Source>) -> Result<Box<Query>> {
         }
         _ => {
             let tokens = cursor.rest();
-            parse(file, tokens, cursor.next_span())
+            let query = parse(file, tokens, cursor.next_span())?;
+            match Error::all(refusals(file, &query)) {
+                Some(error) => Err(error),
+                None => Ok(query),
+            }
         }
     }
 }
@@ -71,7 +77,14 @@ impl<'a> Snippets<'a> {
         self.context.file.span(self.ast_span(piece))
     }
 
+    /// The query of a definition.
     pub(crate) fn query(&self, piece: &Range<usize>) -> Result<WrittenQuery> {
+        let mut query = self.ordered_query(piece)?;
+        without_order(&self.context, &mut query);
+        Ok(query)
+    }
+
+    fn ordered_query(&self, piece: &Range<usize>) -> Result<WrittenQuery> {
         let mut cursor = self.cursor(piece)?;
         let tokens = cursor.rest();
         parse_query(&self.context, tokens, cursor.next_span())
@@ -86,7 +99,7 @@ impl<'a> Snippets<'a> {
                 let error = Error::user("NOT_A_QUERY", format!("`{token}` starts no query")).at(&cursor.here());
                 Err(error.help("tables change through the pipeline's own flows; here stands one SELECT"))
             }
-            _ => self.query(piece),
+            _ => self.ordered_query(piece),
         }
     }
 
@@ -109,9 +122,9 @@ impl<'a> Snippets<'a> {
     /// Columns as in `CREATE TABLE`, without the parentheses.
     pub(crate) fn columns(&self, piece: &Range<usize>) -> Result<Vec<Column>> {
         let mut cursor = self.cursor(piece)?;
-        let mut columns = vec![column(&mut cursor)?];
+        let mut columns = vec![column(&self.context, &mut cursor)?];
         while cursor.take_token(&Token::Comma) {
-            columns.push(column(&mut cursor)?);
+            columns.push(column(&self.context, &mut cursor)?);
         }
         finish(&cursor)?;
         Ok(columns)

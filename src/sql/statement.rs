@@ -1,5 +1,6 @@
 //! The statements of a definition file.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,17 +12,49 @@ use super::cursor::Cursor;
 use super::dataset::create_dataset;
 use super::interpolate::{Piece, Pieces, Variables};
 use super::relation::{not_supported, parse_query};
+use super::shape::{name_columns, without_order};
 use super::token::tokenize;
-use crate::error::{Error, Result};
-use crate::pipeline::DatasetKind;
-use crate::pipeline::declaration::{Declarations, Defaults, FlowBody, FlowDeclaration};
+use crate::error::{Error, Result, Span};
+use crate::pipeline::declaration::{Declarations, Defaults, FlowBody, FlowDeclaration, WithoutEffect};
 use crate::pipeline::names::near_miss;
 use crate::pipeline::source::Source;
+use crate::pipeline::{DatasetKind, Name};
 
 /// Prefixes of keys that set something in the engine; every other key of SET is a variable of its file.
 const ENGINE_KEYS: [&str; 3] = ["spark.", "pipelines.", "silverflow."];
 
+const TIME_ZONE: &str = "spark.sql.session.timeZone";
+
 const STATEMENTS: [&str; 5] = ["CREATE", "APPLY", "SET", "USE", "REFRESH"];
+
+/// Statements of Spark that a pipeline has not, and what is there instead.
+const ELSEWHERE: [(&str, &str); 12] = [
+    ("INSERT", "CREATE FLOW name AS INSERT INTO … feeds a streaming table"),
+    (
+        "DELETE",
+        "what is in a table follows from its definition: filter in the query, or AUTO CDC with APPLY AS DELETE WHEN",
+    ),
+    ("UPDATE", "what is in a table follows from its definition: AUTO CDC applies changes by key"),
+    ("MERGE", "AUTO CDC merges changes by key and sequence"),
+    ("TRUNCATE", "`silverflow run --full-refresh` computes a table anew"),
+    ("DROP", "a dataset goes when its statement is taken out of the file"),
+    ("ALTER", "change the statement that declares the dataset; its table follows with the next run"),
+    ("SELECT", "a query stands in CREATE … AS; `silverflow query` asks the tables"),
+    ("WITH", "a query stands in CREATE … AS; `silverflow query` asks the tables"),
+    ("EXPLAIN", "`silverflow dry-run --explain` shows how everything is computed"),
+    ("DECLARE", "SET key = value, and ${key}"),
+    ("ANALYZE", "statistics are kept by the engine"),
+];
+
+/// What CREATE makes in Spark and not in a pipeline.
+const NOT_CREATED: [(&str, &str); 6] = [
+    ("FUNCTION", "write the expression in a view; docs/functions.md lists the functions there are"),
+    ("SCHEMA", "a schema is there as soon as a dataset is in it"),
+    ("DATABASE", "a schema is there as soon as a dataset is in it"),
+    ("CATALOG", "a catalog is there as soon as a dataset is in it"),
+    ("SINK", "the tables are ordinary Delta tables, which others read"),
+    ("GLOBAL", "CREATE TEMPORARY VIEW; views belong to the pipeline"),
+];
 
 /// What a statement is read against.
 pub(crate) struct Context<'a> {
@@ -29,6 +62,19 @@ pub(crate) struct Context<'a> {
     /// The project's folder, from which relative paths count.
     pub(crate) root: &'a Path,
     pub(crate) defaults: Defaults,
+    /// Clauses so far that change nothing.
+    without_effect: RefCell<Vec<WithoutEffect>>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(file: &'a Arc<Source>, root: &'a Path, defaults: Defaults) -> Self {
+        Context { file, root, defaults, without_effect: RefCell::default() }
+    }
+
+    /// Remembers a clause that changes nothing.
+    pub(super) fn without_effect(&self, clause: &'static str, why: &'static str, span: Span) {
+        self.without_effect.borrow_mut().push(WithoutEffect { clause, why, span });
+    }
 }
 
 /// Reads all statements of a file. A statement with a mistake is left out and its error returned with the others.
@@ -52,6 +98,7 @@ pub(crate) fn parse_file(
         });
         errors.extend(result.err());
     }
+    declarations.without_effect.append(&mut context.without_effect.borrow_mut());
     declarations.sources.push(Arc::clone(file));
     errors
 }
@@ -73,8 +120,14 @@ fn set(
     let Some(equals) = tokens.iter().position(|t| t.token == Token::Eq) else {
         let mut cursor = Cursor::new(Arc::clone(file), tokens, end);
         cursor.advance();
-        if cursor.is_word("time") && cursor.is_word_at(1, "zone") {
-            return Err(not_supported("SET TIME ZONE").at(&cursor.here()).help("SET spark.sql.session.timeZone = UTC"));
+        if cursor.take(&["time", "zone"]) {
+            let place = cursor.here();
+            let help = "SET TIME ZONE 'Europe/Berlin'";
+            let zone = cursor.string("a time zone in quotes").map_err(|e| e.help(help))?;
+            finish(&cursor)?;
+            variables.set(TIME_ZONE, &zone);
+            declarations.settings.push((TIME_ZONE.to_owned(), zone, place));
+            return Ok(());
         }
         while !cursor.at_end() {
             cursor.advance();
@@ -90,6 +143,12 @@ fn set(
     };
     let missing = |what: &str| Error::user("PARSE_SYNTAX_ERROR", format!("SET without {what}")).at(&file.span(end));
     let key_at = between(1, equals).ok_or_else(|| missing("a key"))?;
+    if let Some(TokenWithSpan { token: Token::Word(word), span }) = tokens.get(1)
+        && ["var", "variable"].iter().any(|w| word.value.eq_ignore_ascii_case(w))
+        && equals > 2
+    {
+        return Err(not_supported("SET VARIABLE").at(&file.span(*span)).help("SET key = value, and ${key}"));
+    }
     let key = file.slice(key_at).trim().trim_matches('`').to_owned();
     // The text is taken from the statement and not from the file, so that `${…}` in a value is filled in here and now.
     let whole = piece.text().text().trim_end();
@@ -136,12 +195,16 @@ fn statement(context: &mut Context<'_>, mut cursor: Cursor, declarations: &mut D
         return Ok(());
     }
     if cursor.is_word("refresh") {
-        return Err(not_supported("REFRESH as a statement")
+        return Err(Error::user("UNSUPPORTED_STATEMENT", "REFRESH is no statement of a pipeline")
             .at(&cursor.here())
-            .help("name the dataset on the command line: run --refresh"));
+            .help("name the dataset on the command line: run --refresh NAME, or --full-refresh NAME"));
     }
     if !cursor.take(&["create"]) {
         let word = cursor.peek().map(ToString::to_string).unwrap_or_default();
+        if let Some((starts, help)) = ELSEWHERE.iter().find(|(starts, _)| starts.eq_ignore_ascii_case(&word)) {
+            let message = format!("{starts} is no statement of a pipeline");
+            return Err(Error::user("UNSUPPORTED_STATEMENT", message).at(&cursor.here()).help(*help));
+        }
         let error = Error::user("UNSUPPORTED_STATEMENT", format!("`{word}` starts no statement of a pipeline"))
             .at(&cursor.here());
         return Err(match near_miss(&word, STATEMENTS) {
@@ -181,6 +244,10 @@ fn statement(context: &mut Context<'_>, mut cursor: Cursor, declarations: &mut D
         () if cursor.take(&["flow"]) && !private && !streaming && !live => {
             return create_flow(context, cursor, start, declarations);
         }
+        () if let Some((what, help)) = NOT_CREATED.iter().find(|(what, _)| cursor.is_word(what)) => {
+            let message = format!("CREATE {what} is no statement of a pipeline");
+            return Err(Error::user("UNSUPPORTED_STATEMENT", message).at(&cursor.here()).help(*help));
+        }
         () => return Err(cursor.unexpected("STREAMING TABLE, MATERIALIZED VIEW, TEMPORARY VIEW or FLOW")),
     };
     create_dataset(context, cursor, kind, private, start, declarations)
@@ -218,20 +285,30 @@ fn create_flow(
     let span = cursor.since(start);
     cursor.expect(&["as"])?;
     let (target, once, body) = if cursor.take(&["insert"]) {
+        if cursor.is_word("overwrite") {
+            return Err(not_supported("INSERT OVERWRITE")
+                .at(&cursor.here())
+                .help("a materialized view always holds what its query yields; a flow appends with INSERT INTO"));
+        }
         cursor.expect(&["into"])?;
+        if cursor.is_word("table") && matches!(cursor.peek_at(1), Some(Token::Word(_))) && !cursor.is_word_at(1, "by") {
+            cursor.advance();
+        }
         let names_once = ["by", "select", "with", "values", "from"].iter().any(|word| cursor.is_word_at(1, word));
         let once = matches!(cursor.peek_at(1), Some(Token::Word(_))) && !names_once && cursor.take(&["once"]);
         let target = cursor.table_name("the table to insert into")?;
-        if cursor.peek() == Some(&Token::LParen)
-            && !["select", "with", "values", "from"].iter().any(|word| cursor.is_word_at(1, word))
-        {
-            return Err(not_supported("a column list in INSERT INTO")
-                .at(&cursor.here())
-                .help("write BY NAME and name the columns in the query"));
-        }
+        let listed = cursor.peek() == Some(&Token::LParen)
+            && !["select", "with", "values", "from", "table"].iter().any(|word| cursor.is_word_at(1, word))
+            && cursor.peek_at(1) != Some(&Token::LParen);
+        let names = if listed { column_names(&mut cursor)? } else { Vec::new() };
         let by_name = cursor.take(&["by", "name"]);
         let tokens = cursor.rest();
-        let query = parse_query(context, tokens, cursor.next_span())?;
+        let mut query = parse_query(context, tokens, cursor.next_span())?;
+        without_order(context, &mut query);
+        if listed {
+            query.ast = name_columns(query.ast, &names);
+        }
+        let by_name = by_name || listed;
         (target, once, FlowBody::Query { query, by_name })
     } else if cursor.is_word("auto") || cursor.is_word("apply") {
         auto_cdc_into(context, &mut cursor)?
@@ -242,6 +319,19 @@ fn create_flow(
     let defaults = context.defaults.clone();
     declarations.flows.push(FlowDeclaration { name: Some(name), target, defaults, once, body, comment, span });
     Ok(())
+}
+
+/// Column names in parentheses.
+fn column_names(cursor: &mut Cursor) -> Result<Vec<Name>> {
+    cursor.expect_token(&Token::LParen)?;
+    let mut names = Vec::new();
+    loop {
+        names.push(cursor.name("a column")?);
+        if !cursor.take_token(&Token::Comma) {
+            cursor.expect_token(&Token::RParen)?;
+            return Ok(names);
+        }
+    }
 }
 
 /// `AUTO CDC [ONCE] INTO t …` or `APPLY CHANGES [ONCE] INTO t …`

@@ -3,6 +3,7 @@
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
+use super::relation::not_supported;
 use super::stream_options::{StreamOptions, stream_options};
 use crate::error::{Error, Result};
 use crate::pipeline::source::Source;
@@ -20,6 +21,10 @@ struct Level {
     /// A SELECT stands at this level, so FROM starts its tables (it does not inside `extract(… FROM …)`).
     select: bool,
     from: bool,
+    /// It begins with WITH, so that FROM may come behind a parenthesis.
+    with: bool,
+    /// `|>` has come, behind which JOIN may stand.
+    pipe: bool,
     /// The next token starts a table.
     table: bool,
     /// This level is the parentheses of `STREAM(…)`, which are dropped.
@@ -52,6 +57,13 @@ pub(super) fn mark_streams(
         };
         if !continues && let Some(at) = named.take() {
             let with = matches!(&current.token, Token::Word(word) if word.keyword == Keyword::WITH);
+            if matches!(&current.token, Token::Word(word) if word.value.eq_ignore_ascii_case("watermark"))
+                && matches!(tokens.peek().map(|t| &t.token), Some(Token::Word(_)))
+            {
+                return Err(not_supported("WATERMARK")
+                    .at(&file.span(current.span))
+                    .help("leave it out: a row is never too late here, and what it changes is corrected"));
+            }
             if with && tokens.peek().is_some_and(|t| t.token == Token::LParen) {
                 tokens.next();
                 let inside: Vec<TokenWithSpan> =
@@ -101,10 +113,13 @@ pub(super) fn mark_streams(
                 } else {
                     match keyword {
                         Keyword::SELECT => (level.select, level.from) = (true, false),
-                        Keyword::FROM if level.select && !distinct_from(&result) => {
+                        Keyword::WITH if starts_query(&result, false) => level.with = true,
+                        Keyword::FROM
+                            if starts_query(&result, level.with) || level.select && !distinct_from(&result) =>
+                        {
                             (level.from, level.table) = (true, true)
                         }
-                        Keyword::JOIN if level.from => level.table = true,
+                        Keyword::JOIN if level.from || level.pipe => level.table = true,
                         Keyword::LATERAL if table => level.table = true,
                         Keyword::WHERE
                         | Keyword::GROUP
@@ -127,6 +142,7 @@ pub(super) fn mark_streams(
                     Error::user("INVALID_STREAM", "STREAM takes a table or read_files(…)").at(&file.span(current.span))
                 );
             }
+            Token::VerticalBarRightAngleBracket => (level.pipe, level.from) = (true, false),
             Token::LParen => levels.push(Level { table, from: table, ..Level::default() }),
             Token::Comma if level.from => level.table = true,
             Token::RParen if outer && levels.pop().is_some_and(|level| level.stream) => continue,
@@ -135,6 +151,22 @@ pub(super) fn mark_streams(
         result.push(current);
     }
     Ok((result, options))
+}
+
+/// Can a query start behind these tokens? With `with`, behind the common table expressions of the query itself.
+fn starts_query(before: &[TokenWithSpan], with: bool) -> bool {
+    let set =
+        |word: &Word| matches!(word.keyword, Keyword::UNION | Keyword::EXCEPT | Keyword::INTERSECT | Keyword::MINUS);
+    let mut back = before.iter().rev().map(|t| &t.token);
+    match back.next() {
+        None | Some(Token::LParen) => true,
+        Some(Token::RParen) => with,
+        Some(Token::Word(word)) if matches!(word.keyword, Keyword::ALL | Keyword::DISTINCT) => {
+            matches!(back.next(), Some(Token::Word(word)) if set(word))
+        }
+        Some(Token::Word(word)) => set(word),
+        _ => false,
+    }
 }
 
 /// `IS [NOT] DISTINCT FROM`
@@ -235,6 +267,22 @@ mod tests {
                 "SELECT * FROM !+a . x , !++b . `y` JOIN c silverflow.mode: changes n: -3 c: TRUE",
             ),
             ("SELECT * FROM STREAM(x WITH (a = b)) AS y", "SELECT * FROM !+x AS y a: b"),
+            (
+                "FROM STREAM x |> WHERE a > 1 |> LEFT JOIN STREAM y USING (id) |> SELECT stream s, b",
+                "FROM !x |> WHERE a > 1 |> LEFT JOIN !y USING ( id ) |> SELECT stream s , b",
+            ),
+            (
+                "WITH c AS (FROM STREAM x SELECT a) FROM STREAM y UNION ALL FROM STREAM z",
+                "WITH c AS ( FROM !x SELECT a ) FROM !y UNION ALL FROM !z",
+            ),
+            (
+                "SELECT substring(f(a) FROM stream b), trim(BOTH FROM stream c) FROM t",
+                "SELECT substring ( f ( a ) FROM stream b ) , trim ( BOTH FROM stream c ) FROM t",
+            ),
+            (
+                "SELECT * FROM STREAM x WATERMARK ts DELAY OF INTERVAL 1 HOUR",
+                "q.sql:1:24: WATERMARK is not supported yet",
+            ),
             ("SELECT * FROM STREAM x WITH (a = )", "q.sql:1:30: expected an option and its value"),
             ("SELECT * FROM STREAM x WITH ()", "q.sql:1:24: expected an option"),
             ("SELECT * FROM STREAM (SELECT 1)", "q.sql:1:23: STREAM takes a table or read_files(…), not a query"),

@@ -105,7 +105,7 @@ const WORDS: &[&str] = &[
 fn read(text: &str) {
     let file = Arc::new(Source::new("f.sql", text));
     let defaults = Defaults { catalog: "main".into(), schema: "default".into() };
-    let mut context = Context { file: &file, root: Path::new("/p"), defaults };
+    let mut context = Context::new(&file, Path::new("/p"), defaults);
     let configuration = [("k".to_owned(), "v w".to_owned())].into();
     let mut declarations = Declarations::default();
     let lines = text.split('\n').count();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use datafusion::sql::sqlparser::tokenizer::{Span as AstSpan, Token};
 
+use super::clause::collation;
 use super::cursor::Cursor;
 use super::token::tokens_of;
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::pipeline::source::Source;
 /// How deep types may nest.
 const DEPTH: usize = 64;
 
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "BOOLEAN",
     "BYTE",
     "TINYINT",
@@ -39,6 +40,7 @@ const NAMES: [&str; 24] = [
     "TIMESTAMP",
     "TIMESTAMP_NTZ",
     "TIMESTAMP_LTZ",
+    "VARIANT",
 ];
 
 /// A schema from a DDL string such as `id INT NOT NULL, tags ARRAY<STRUCT<k: STRING, v: STRING>>`, or from one
@@ -135,7 +137,23 @@ fn data_type(cursor: &mut Cursor, depth: usize) -> Result<DataType> {
                 }
             }
         }
-        "STRING" => DataType::Utf8,
+        "STRING" => {
+            if cursor.take(&["collate"]) {
+                collation(cursor)?;
+            }
+            DataType::Utf8
+        }
+        // A value of any type is kept as its JSON text.
+        "VARIANT" => DataType::Utf8,
+        "VOID" | "INTERVAL" | "OBJECT" | "GEOMETRY" | "GEOGRAPHY" => {
+            return Err(Error::user("UNSUPPORTED_DATATYPE", format!("no column can be {name}")).at(&place).help(
+                if name == "INTERVAL" {
+                    "keep a number and its unit in the name, or two moments"
+                } else {
+                    "keep it as STRING"
+                },
+            ));
+        }
         "VARCHAR" | "CHAR" | "CHARACTER" => match arguments(cursor)?.as_slice() {
             [length] if *length > 0 => DataType::Utf8,
             _ => {
@@ -278,7 +296,7 @@ mod tests {
             ("a DECIMAL(3,4)", "1:3 DECIMAL(3, 4) does not exist"),
             ("a ARRAY<INT", "1:12 expected `>`, the statement ends"),
             ("a ARRAY", "1:8 expected `<`, the statement ends"),
-            ("a INTERVAL", "1:3 `INTERVAL` is no type that is supported"),
+            ("a INTERVAL", "1:3 no column can be INTERVAL"),
             ("a VARCHAR", "1:3 VARCHAR takes a length: VARCHAR(20)"),
             ("a INT, A STRING", "1:16 `A` stands twice in one schema"),
         ] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::runs::{Running, SQL, assert_undisturbed, wait_until};
-use crate::support::Project;
+use crate::support::{Project, assert_rows};
 
 /// A continuous run, and what it has printed so far.
 struct Following {
@@ -285,4 +285,26 @@ fn new_versions_of_a_table_of_others_are_read_and_a_once_flow_runs_once() {
     run.signal("TERM");
     assert_eq!(run.end().0, 0);
     assert_eq!(project.rows("SELECT * FROM filled"), [json!({"id": 1})]);
+}
+
+#[test]
+fn a_run_that_goes_on_gives_its_tables_the_columns_that_files_bring() {
+    let project =
+        Project::new("CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_files('landing/t', format => 'json');");
+    project.land("t", "a", &[json!({"id": 1})]);
+    let mut following = Following::start(&project, &[]);
+    following.until_files(1);
+    project.land_whole("t", "b", &[json!({"id": 2, "name": "new"})]);
+    following.until_files(2);
+    project.land_whole("t", "c", &[json!({"id": 3, "name": "old", "more": {"x": 1}})]);
+    following.until_files(3);
+    following.signal("TERM");
+    let (code, printed) = following.end();
+    assert_eq!(code, 0, "{printed}");
+    let rows = project.rows("SELECT id, name, more.x AS x FROM t");
+    let row = |id: i64, name: Value, x: Value| json!({"id": id, "name": name, "x": x});
+    let expected =
+        [row(1, Value::Null, Value::Null), row(2, json!("new"), Value::Null), row(3, json!("old"), json!(1))];
+    assert_rows("grown", &rows, &expected);
+    project.assert_clean("grown");
 }

@@ -22,6 +22,8 @@ mod functions;
 mod fuzz;
 mod golden;
 mod kill;
+mod landing;
+mod language;
 mod oracle;
 mod outside;
 mod refresh;

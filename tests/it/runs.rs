@@ -296,6 +296,49 @@ fn the_commit_of_a_full_refresh_that_lands_after_it_was_taken_over_is_not_passed
     assert!(!project.run(1).unwrap().changed());
 }
 
+/// A run dies in the middle of an epoch; the next one does not know some of its tables, the one after that does again.
+#[test]
+fn tables_that_are_not_there_when_an_epoch_is_finished_have_all_of_it_when_they_are_back() {
+    let whole = format!(
+        "{SQL} CREATE STREAMING TABLE extra AS SELECT * FROM STREAM read_files('landing/extra', format => 'json',
+           schema => 'id BIGINT');
+         CREATE STREAMING TABLE doubled (CONSTRAINT small EXPECT (twice < 25) ON VIOLATION QUARANTINE)
+           AS SELECT id * 2 AS twice FROM STREAM(extra);"
+    );
+    let tables = [TABLES.as_slice(), &["extra", "doubled", "doubled_quarantine"]].concat();
+    let project = Project::new(&whole);
+    let mut dice = Dice::new(11);
+    for round in 0..2 {
+        land(&project, &mut dice, round * 2..round * 2 + 2);
+        let rows: Vec<Value> = (0..9).map(|row| json!({"id": round * 9 + row})).collect();
+        project.land("extra", &format!("{round}"), &rows);
+        project.run(1).unwrap();
+    }
+    let contents = || -> Vec<_> { tables.iter().map(|t| project.rows(&format!("SELECT * FROM {t}"))).collect() };
+    let expected = contents();
+    let saved = project.path("saved");
+    crate::support::copy_folder(&project.path("lakehouse"), &saved);
+    for raw in [false, true] {
+        // What is derived commits last.
+        for others in 0..if raw { 4 } else { 2 } {
+            fs::remove_dir_all(project.path("lakehouse")).unwrap();
+            crate::support::copy_folder(&saved, &project.path("lakehouse"));
+            let log = project.path("lakehouse/_silverflow/epochs");
+            fs::remove_file(fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()).unwrap();
+            let lacks = TABLES.iter().skip(if raw { 2 } else { 0 }).chain(&tables[4 + others..]);
+            lacks.for_each(|table| uncommit(&project, table));
+            for (sql, context) in [(SQL, "without"), (&whole, "with"), (&whole, "again")] {
+                project.define(sql);
+                let report = project.run(1).unwrap_or_else(|e| panic!("{raw}, {others}, {context}: {e}"));
+                assert!(context != "again" || !report.changed());
+            }
+            for ((table, expected), actual) in tables.iter().zip(&expected).zip(contents()) {
+                assert_rows(&format!("raw {raw}, {others} of the others: {table}"), &actual, expected);
+            }
+        }
+    }
+}
+
 /// Moves all there is to another folder.
 fn moved(project: &Project) -> Project {
     let other = Project::new(SQL);

@@ -111,9 +111,9 @@ fn asked(plan: &Plan, rows: &[Row], wall: i64) -> BTreeMap<Vec<String>, i64> {
     let Feed::Append(flows) = &dataset.feed else { panic!("a query") };
     let Node::Map { steps, .. } = &flows[0].1 else { panic!("a projection") };
     let rows = batch(plan, source_of(plan, "once"), rows, wall);
-    let result = run_steps(steps, Batch::added(1, rows)).unwrap_or_else(|(bad, _)| panic!("{}", bad.message));
+    let results = run_steps(steps, Batch::added(1, rows)).unwrap_or_else(|(bad, _)| panic!("{}", bad.message));
     let mut all = BTreeMap::new();
-    for row in texts(&result.rows) {
+    for row in results.iter().flat_map(|result| texts(&result.rows)) {
         *all.entry(row).or_insert(0) += 1;
     }
     all

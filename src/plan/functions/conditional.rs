@@ -167,7 +167,7 @@ fn typeof_type(asked: &Asked<'_>) -> Result<Typed> {
 }
 
 /// A type as Spark's DDL writes it.
-pub(super) fn spelled(t: &DataType) -> String {
+pub(in crate::plan) fn spelled(t: &DataType) -> String {
     match t {
         DataType::Null => "void".to_owned(),
         DataType::Boolean => "boolean".to_owned(),

@@ -18,6 +18,7 @@ mod math;
 mod order;
 mod parse;
 mod pattern;
+mod reading;
 mod regex;
 mod sequence;
 mod show;
@@ -42,8 +43,10 @@ use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
 
 pub(super) use self::cast::SparkCast;
+pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
+pub(crate) use self::reading::{Instants, double};
 pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 

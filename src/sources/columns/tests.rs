@@ -4,8 +4,13 @@ use arrow::array::{Array, AsArray};
 
 use super::*;
 
+fn reading() -> Rc<Reading> {
+    let instants = Instants::new(None, None, None, &crate::plan::Zone::utc()).unwrap();
+    Rc::new(Reading { instants, rescue: true, exact: false, unknown: Some(RefCell::default()) })
+}
+
 fn fit(data_type: &DataType, json: &str) -> (Fit, String) {
-    let mut column = Column::new(data_type, true).unwrap();
+    let mut column = Column::new(data_type, &reading(), String::new, true).unwrap();
     let fit = column.append_json(json);
     let array = column.finish().unwrap();
     assert_eq!(array.len(), 1);
@@ -64,7 +69,7 @@ fn fields_that_do_not_fit_are_given_back_with_their_place() {
         Field::new("s", inner, true),
         Field::new("l", DataType::List(Arc::new(Field::new("element", DataType::Int32, true))), true),
     ]);
-    let mut group = Group::new(&fields, true).unwrap();
+    let mut group = Group::new(&fields, &reading()).unwrap();
     let json = r#"{"A":1,"a":"x","s":{"n":[1],"m":{"k":2}},"l":[1,"y"],"new":true}"#;
     let Members(members) = serde_json::from_str(json).unwrap();
     assert_eq!(

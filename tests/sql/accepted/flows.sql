@@ -1,0 +1,6 @@
+--@ show t
+CREATE STREAMING TABLE t (id INT, label STRING);
+CREATE FLOW by_name COMMENT 'in any order' AS INSERT INTO t BY NAME SELECT label, id FROM STREAM r;
+CREATE FLOW by_place AS INSERT INTO TABLE t SELECT id, name FROM STREAM s;
+CREATE FLOW listed AS INSERT INTO t (label, id) SELECT 'listed', id FROM STREAM r;
+CREATE FLOW backfill AS INSERT INTO ONCE t BY NAME (SELECT 0 AS id, label FROM r);

@@ -1,0 +1,5 @@
+--@ show t
+CREATE OR REPLACE TEMPORARY VIEW v (key COMMENT 'renamed', called) COMMENT 'named columns' TBLPROPERTIES ('x' = 'y') AS
+SELECT id, name FROM STREAM s;
+CREATE STREAMING TABLE t AS SELECT key, called FROM STREAM v;
+CREATE MATERIALIZED VIEW m (a, b) AS SELECT id, label FROM r;

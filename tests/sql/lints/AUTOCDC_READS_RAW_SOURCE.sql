@@ -1,0 +1,2 @@
+CREATE VIEW raw AS SELECT * FROM STREAM read_files('landing/r', schema => 'id INT, label STRING');
+CREATE STREAMING TABLE t FLOW AUTO CDC FROM STREAM raw KEYS (id) SEQUENCE BY label;

@@ -1,0 +1,1 @@
+CREATE STREAMING TABLE t AS SELECT s.id, label FROM STREAM s LEFT JOIN r ON s.id = r.id;

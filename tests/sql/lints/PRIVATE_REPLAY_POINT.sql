@@ -1,0 +1,1 @@
+CREATE STREAMING TABLE t AS SELECT DISTINCT id FROM STREAM read_files('landing/r', schema => 'id INT');

@@ -1,0 +1,17 @@
+CREATE STREAMING TABLE t AS SELECT explode(tags) AS a, explode(tags) AS b FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT id + explode(tags) AS a FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT explode(id) AS a FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT inline(tags) AS a FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT explode(scores) AS a FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT id, upper(name) AS (a, b) FROM STREAM s;
+--@ next
+CREATE STREAMING TABLE t AS SELECT id FROM STREAM s LATERAL VIEW upper(name) x AS y;
+--@ next
+CREATE STREAMING TABLE t AS SELECT id FROM STREAM s JOIN LATERAL explode(tags) AS t(x) ON id > 1;
+--@ next
+CREATE STREAMING TABLE t AS SELECT id, stack(id, 1) FROM STREAM s;
