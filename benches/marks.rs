@@ -190,7 +190,7 @@ fn late_orders() {
     let lags = [1, 100, 1000];
     let (mut large, mut single, mut tail) = (Rounds::default(), Rounds::default(), Rounds::default());
     let mut by_lag: Vec<Rounds> = lags.iter().map(|_| Rounds::default()).collect();
-    for _ in 0..5 {
+    for _ in 0..3 {
         large.add(1_000_000.0 / run_late(1_000_000, 10_000, 5).0 / 1e3);
         let steps = Steps::of(run_late(100_000, 1, 5).1);
         single.add(steps.at(0.5));

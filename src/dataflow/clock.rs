@@ -24,7 +24,7 @@ use super::build::Builder;
 use super::codec::Codec;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
-use super::keyed::codec;
+use super::keyed::{codec, gather};
 use super::moments::Moments;
 use super::rules::internal;
 use crate::error::Result;
@@ -144,19 +144,7 @@ pub fn pass_clock<'s>(builder: &mut Builder<'s>, input: Batches<'s>, passage: &P
         &format!("{name}: batches"),
         move |_, _| {
             move |(input, _), output| {
-                let mut epochs: BTreeMap<Epoch, Vec<(Standing, Diff)>> = BTreeMap::new();
-                let mut permit: Option<timely::dataflow::operators::Capability<Epoch>> = None;
-                input.for_each(|cap, data| {
-                    if let Some(cap) = cap.retain_least(0)
-                        && permit.as_ref().is_none_or(|held| cap.time() < held.time())
-                    {
-                        permit = Some(cap);
-                    }
-                    for (item, epoch, diff) in data.drain(..) {
-                        epochs.entry(epoch).or_default().push((item, diff));
-                    }
-                });
-                let Some(permit) = permit else { return };
+                let Some((permit, epochs)) = gather(input) else { return };
                 for (epoch, items) in epochs {
                     let cap = permit.delayed(&epoch);
                     let mut session = output.session(&cap);
@@ -164,7 +152,7 @@ pub fn pass_clock<'s>(builder: &mut Builder<'s>, input: Batches<'s>, passage: &P
                         for lines in lines.chunks(BATCH_ROWS) {
                             session.give(match to_rows(lines, &rows, &out) {
                                 Ok(rows) => {
-                                    let diffs = Some(lines.iter().map(|line| line.diff as i64).collect());
+                                    let diffs = Some(lines.iter().map(|line| line.diff).collect());
                                     Ok(Batch { epoch, arrived, rows, diffs, pairs: pair && pairs })
                                 }
                                 Err(error) => Err(internal(epoch, &owner, error.to_string())),
@@ -222,11 +210,11 @@ fn split(
 struct Line {
     row: Row,
     at: Moment,
-    diff: Diff,
+    diff: i64,
 }
 
 /// What only the clock has moved, in pairs, and what has come or gone, each by the epoch of arrival.
-fn lines(epoch: Epoch, items: Vec<(Standing, Diff)>, keeps_arrival: bool) -> Vec<(bool, Epoch, Vec<Line>)> {
+fn lines(epoch: Epoch, items: Vec<(Standing, i64)>, keeps_arrival: bool) -> Vec<(bool, Epoch, Vec<Line>)> {
     let mut all: BTreeMap<(bool, Epoch), Vec<Line>> = BTreeMap::new();
     for (Standing { row, before, now }, diff) in items {
         let arrived = match row.split_first_chunk::<8>() {

@@ -13,10 +13,13 @@ use silverflow_operators::{
     Dedup, DedupState, Diff, Distinct, DistinctState, Epoch, EquiJoin, JoinKind, JoinState, Lookup, LookupKind,
     LookupState, Once, OnceKind, OnceState, Row, Rows,
 };
+use timely::communication::Pull;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
+use timely::dataflow::channels::Message;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::{InputHandleCore, Operator};
 
 use super::batch::{Batch, Batches, relabel};
 use super::build::Builder;
@@ -32,6 +35,8 @@ use crate::plan::{MatchKind, MatchNode, is_hidden};
 const BATCH_ROWS: usize = 8192;
 
 type Update<D> = (D, Epoch, Diff);
+/// Changes, by epoch.
+type ByEpoch<D> = BTreeMap<Epoch, Vec<(D, i64)>>;
 
 /// Encodes batches to keyed rows; a failing batch becomes a fault.
 pub fn encode<'s, D: ExchangeData>(
@@ -60,6 +65,25 @@ pub fn encode<'s, D: ExchangeData>(
     updates.as_collection()
 }
 
+/// What arrives in one activation, by epoch, so that batches stay large; with the right to answer it.
+pub(super) fn gather<D, P: Pull<Message<Epoch, Vec<Update<D>>>>>(
+    input: &mut InputHandleCore<Epoch, Vec<Update<D>>, P>,
+) -> Option<(Capability<Epoch>, ByEpoch<D>)> {
+    let mut epochs = ByEpoch::<D>::new();
+    let mut permit: Option<Capability<Epoch>> = None;
+    input.for_each(|cap, data| {
+        if let Some(cap) = cap.retain_least(0)
+            && permit.as_ref().is_none_or(|held| cap.time() < held.time())
+        {
+            permit = Some(cap);
+        }
+        for (item, epoch, diff) in data.drain(..) {
+            epochs.entry(epoch).or_default().push((item, diff as i64));
+        }
+    });
+    Some((permit?, epochs))
+}
+
 /// Decodes keyed rows to batches of at most [`BATCH_ROWS`] rows.
 pub fn decode<'s, D: Clone + 'static>(
     builder: &mut Builder<'s>,
@@ -75,20 +99,7 @@ pub fn decode<'s, D: Clone + 'static>(
             name,
             move |_, _| {
                 move |(input, _), output| {
-                    // What arrives in one activation is decoded together: batches stay large.
-                    let mut epochs: BTreeMap<Epoch, Vec<(D, i64)>> = BTreeMap::new();
-                    let mut permit: Option<timely::dataflow::operators::Capability<Epoch>> = None;
-                    input.for_each(|cap, data| {
-                        if let Some(cap) = cap.retain_least(0)
-                            && permit.as_ref().is_none_or(|held| cap.time() < held.time())
-                        {
-                            permit = Some(cap);
-                        }
-                        for (item, epoch, diff) in data.drain(..) {
-                            epochs.entry(epoch).or_default().push((item, diff as i64));
-                        }
-                    });
-                    let Some(permit) = permit else { return };
+                    let Some((permit, epochs)) = gather(input) else { return };
                     for (epoch, items) in epochs {
                         let cap = permit.delayed(&epoch);
                         let mut session = output.session(&cap);
