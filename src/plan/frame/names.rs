@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{self, AccessExpr, Expr, Ident, OneOrManyWithParens, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
 use crate::error::{Error, Result};
 use crate::pipeline::frame::FRAME_MARK;
@@ -104,7 +105,10 @@ fn unknown(parts: &[String], cols: &[Col]) -> Error {
 }
 
 /// Replaces every name of a column in `expr` by the name that the plan knows it by.
-pub(super) fn resolve(expr: &Expr, cols: &[Col]) -> Result<Expr> {
+///
+/// # Errors
+/// With the place of the name.
+pub(super) fn resolve(expr: &Expr, cols: &[Col]) -> std::result::Result<Expr, (Error, AstSpan)> {
     let mut resolved = expr.clone();
     let mut resolver = Resolver { cols, bound: Vec::new() };
     if let ControlFlow::Break(error) = VisitMut::visit(&mut resolved, &mut resolver) {
@@ -143,9 +147,9 @@ impl Resolver<'_> {
 }
 
 impl VisitorMut for Resolver<'_> {
-    type Break = Error;
+    type Break = (Error, AstSpan);
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<(Error, AstSpan)> {
         match expr {
             Expr::Lambda(lambda) => {
                 let names = match &lambda.params {
@@ -172,14 +176,15 @@ impl VisitorMut for Resolver<'_> {
                     *ident = done(&ident.value);
                     return ControlFlow::Continue(());
                 }
+                let at = ident.span;
                 match self.dotted(std::slice::from_ref(ident)) {
                     Ok(idents) => *expr = dotted_expr(idents),
-                    Err(error) => return ControlFlow::Break(error),
+                    Err(error) => return ControlFlow::Break((error, at)),
                 }
             }
             Expr::CompoundIdentifier(idents) => match self.dotted(idents) {
                 Ok(idents) => *expr = dotted_expr(idents),
-                Err(error) => return ControlFlow::Break(error),
+                Err(error) => return ControlFlow::Break((error, at_of(idents))),
             },
             Expr::CompoundFieldAccess { root, access_chain } => {
                 if let Expr::Identifier(first) = root.as_ref()
@@ -201,7 +206,7 @@ impl VisitorMut for Resolver<'_> {
                                 **root = Expr::Identifier(column);
                             }
                         }
-                        Err(error) => return ControlFlow::Break(error),
+                        Err(error) => return ControlFlow::Break((error, at_of(&idents))),
                     }
                 }
                 for access in access_chain {
@@ -217,12 +222,16 @@ impl VisitorMut for Resolver<'_> {
         ControlFlow::Continue(())
     }
 
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<(Error, AstSpan)> {
         if matches!(expr, Expr::Lambda(_)) {
             self.bound.pop();
         }
         ControlFlow::Continue(())
     }
+}
+
+fn at_of(idents: &[Ident]) -> AstSpan {
+    idents.first().map_or(AstSpan::empty(), |ident| ident.span)
 }
 
 fn dotted_expr(mut idents: Vec<Ident>) -> Expr {
@@ -353,10 +362,10 @@ mod tests {
             ("x.id", "UNKNOWN_COLUMN"),
             ("current_date", "current_date"),
         ] {
-            let expr = read_built(text, datafusion::sql::sqlparser::tokenizer::Span::empty()).unwrap();
+            let expr = read_built(text, AstSpan::empty()).unwrap();
             let found = match resolve(&expr, &cols()) {
                 Ok(resolved) => resolved.to_string(),
-                Err(error) => error.code().to_owned(),
+                Err((error, _)) => error.code().to_owned(),
             };
             assert_eq!(found, expected, "{text}");
         }
@@ -371,7 +380,7 @@ mod tests {
             ("(a + 1)", "(a + 1)"),
             ("s.f[0]", "s.f[0]"),
         ] {
-            let expr = read_built(text, datafusion::sql::sqlparser::tokenizer::Span::empty()).unwrap();
+            let expr = read_built(text, AstSpan::empty()).unwrap();
             assert_eq!(default_name(&expr), expected, "{text}");
         }
     }
