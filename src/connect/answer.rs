@@ -46,6 +46,7 @@ impl Tables {
             configuration: &self.pipeline.configuration,
             span: Span::default(),
             at: AstSpan::empty(),
+            file: None,
         };
         query(relation, &place)
     }
@@ -87,7 +88,7 @@ impl Tables {
             described.fields().iter().map(|field| field.name().clone()).collect()
         };
         let QueryBody::Frame(frame) = written.body else { return Err(Error::internal("a relation is no frame")) };
-        let expressions = Expressions { at: AstSpan::empty() };
+        let expressions = Expressions { at: AstSpan::empty(), file: None };
         let items = names.iter().map(|title| {
             let text = format!("CAST({} AS STRING)", name(title));
             Ok(Item::Expr(Box::new(expressions.read(&text)?), Some(title.clone())))

@@ -1,7 +1,9 @@
 //! Expressions of the protocol as SQL, which the SQL front end reads: a function works in both or in neither.
 
+use std::sync::Arc;
+
 use datafusion::sql::sqlparser::ast;
-use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
+use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 use prost::Message;
 
 use super::literal::{self, quoted, too_deep};
@@ -11,8 +13,10 @@ use super::wire::spark::expression::cast::EvalMode;
 use super::wire::spark::expression::sort_order::{NullOrdering, SortDirection};
 use super::wire::spark::expression::window::window_frame::{FrameBoundary, FrameType, frame_boundary::Boundary};
 use super::wire::spark::expression::{ExprType, SortOrder, UnresolvedFunction, Window};
+use super::wire::spark::origin::Function;
 use super::wire::spark::{Expression, expression};
 use crate::error::{Error, Result};
+use crate::pipeline::Source;
 use crate::pipeline::frame::{FRAME_MARK, Item, SortKey};
 use crate::sql::read_built;
 
@@ -25,16 +29,52 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Expression> {
         .map_err(|e| Error::user("INVALID_PLAN_INPUT", "an expression cannot be decoded").caused_by(e))
 }
 
-/// Reads expressions, each part of which is said to stand at one place.
+/// Reads expressions, each part of which is said to stand where the client made it, or else where its flow is defined.
 #[derive(Clone, Copy)]
-pub(super) struct Expressions {
+pub(super) struct Expressions<'a> {
     pub(super) at: AstSpan,
+    /// The definition file, whose lines can be told.
+    pub(super) file: Option<&'a DefinitionFile>,
 }
 
-impl Expressions {
+/// A definition file of the client.
+#[derive(Debug)]
+pub(super) struct DefinitionFile {
+    /// The path by which the client knows it.
+    pub(super) path: String,
+    pub(super) source: Arc<Source>,
+}
+
+impl DefinitionFile {
+    /// A line without what indents it.
+    pub(super) fn line(&self, number: u64) -> AstSpan {
+        let line = self.source.line(usize::try_from(number).unwrap_or(0));
+        let indent = line.chars().take_while(|c| c.is_whitespace()).count() as u64;
+        let end = line.trim_end().chars().count() as u64;
+        AstSpan {
+            start: Location { line: number, column: indent + 1 },
+            end: Location { line: number, column: end + 1 },
+        }
+    }
+}
+
+impl Expressions<'_> {
     /// An expression.
     pub(super) fn expr(&self, bytes: &[u8]) -> Result<ast::Expr> {
-        self.read(&Writer::default().expr(bytes, DEPTH)?)
+        read_built(&Writer::default().expr(bytes, DEPTH)?, self.place(&decode(bytes)?))
+    }
+
+    /// Where the client made an expression.
+    fn place(&self, expression: &Expression) -> AstSpan {
+        let origin = expression.common.as_ref().and_then(|common| common.origin.as_ref());
+        let Some(Function::PythonOrigin(python)) = origin.and_then(|origin| origin.function.as_ref()) else {
+            return self.at;
+        };
+        let Some((path, line)) = python.call_site.rsplit_once(':') else { return self.at };
+        match (self.file, line.parse()) {
+            (Some(file), Ok(line)) if file.path == path && line > 0 => file.line(line),
+            _ => self.at,
+        }
     }
 
     /// An expression as an entry of a select list.

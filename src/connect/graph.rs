@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::sql::sqlparser::ast;
-use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
+use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
-use super::expression::{Expressions, decode, parts};
+use super::expression::{DefinitionFile, Expressions, decode, parts};
 use super::extension::{Extension, extension};
 use super::relation::{Place, query, streams};
 use super::types;
@@ -52,6 +52,26 @@ pub(super) struct Home {
     pub(super) name: String,
 }
 
+/// Where a definition stands.
+struct Definition {
+    span: Span,
+    /// Its line, for the parts of expressions; nowhere if it cannot be seen.
+    at: AstSpan,
+    file: Option<Arc<DefinitionFile>>,
+}
+
+impl Default for Definition {
+    fn default() -> Self {
+        Definition { span: Span::default(), at: AstSpan::empty(), file: None }
+    }
+}
+
+impl Definition {
+    fn expressions(&self) -> Expressions<'_> {
+        Expressions { at: self.at, file: self.file.as_deref() }
+    }
+}
+
 /// A pipeline in the making. Mistakes are kept until it is asked for, so that all are told at once.
 pub(crate) struct Graph {
     defaults: Defaults,
@@ -60,7 +80,7 @@ pub(crate) struct Graph {
     declarations: Declarations,
     /// Datasets that are streaming tables or materialized views by what their query reads.
     undecided: Vec<String>,
-    sources: BTreeMap<String, Arc<Source>>,
+    sources: BTreeMap<String, Arc<DefinitionFile>>,
     errors: Vec<Error>,
 }
 
@@ -91,8 +111,8 @@ impl Graph {
     }
 
     /// Where a declaration stands, with the line itself if the file is one of the project.
-    fn place(&mut self, location: Option<&SourceCodeLocation>) -> (Span, AstSpan) {
-        let Some(location) = location else { return (Span::default(), AstSpan::empty()) };
+    fn place(&mut self, location: Option<&SourceCodeLocation>) -> Definition {
+        let Some(location) = location else { return Definition::default() };
         let path = PathBuf::from(location.file_name.clone().unwrap_or_default());
         let inside = path.strip_prefix(&self.home.root).ok().map(Path::to_path_buf);
         let shown = match &inside {
@@ -105,23 +125,19 @@ impl Graph {
             if let Some(text) = small.then(|| std::fs::read_to_string(&path).ok()).flatten() {
                 let source = Arc::new(Source::new(shown.clone(), text));
                 self.declarations.sources.push(Arc::clone(&source));
-                self.sources.insert(shown.clone(), source);
+                let file = DefinitionFile { path: path.to_string_lossy().into_owned(), source };
+                self.sources.insert(shown.clone(), Arc::new(file));
             }
         }
         match self.sources.get(&shown) {
-            Some(source) if number > 0 => {
-                let line = source.line(usize::try_from(number).unwrap_or(0));
-                let indent = line.chars().take_while(|c| c.is_whitespace()).count() as u64;
-                let end = line.trim_end().chars().count() as u64;
-                let at = AstSpan {
-                    start: Location { line: number, column: indent + 1 },
-                    end: Location { line: number, column: end + 1 },
-                };
-                (source.span(at), at)
+            Some(file) if number > 0 => {
+                let at = file.line(number);
+                Definition { span: file.source.span(at), at, file: Some(Arc::clone(file)) }
             }
             _ => {
                 let line = usize::try_from(number).unwrap_or(0);
-                (Span { file: shown, line, column: 1, length: 1, text: String::new() }, AstSpan::empty())
+                let span = Span { file: shown, line, column: 1, length: 1, text: String::new() };
+                Definition { span, at: AstSpan::empty(), file: None }
             }
         }
     }
@@ -132,12 +148,13 @@ impl Graph {
 
     /// Takes an output up.
     pub(super) fn output(&mut self, output: &DefineOutput) {
-        let (span, at) = self.place(output.source_code_location.as_ref());
-        let result = self.declare(output, &span, at);
-        self.keep(result, &span);
+        let definition = self.place(output.source_code_location.as_ref());
+        let result = self.declare(output, &definition);
+        self.keep(result, &definition.span);
     }
 
-    fn declare(&mut self, output: &DefineOutput, span: &Span, at: AstSpan) -> Result<()> {
+    fn declare(&mut self, output: &DefineOutput, definition: &Definition) -> Result<()> {
+        let span = &definition.span;
         let name = table_name(output.output_name.as_deref().unwrap_or(""), span)?;
         let more = extension(output.source_code_location.as_ref())?;
         let kind = match output.output_type() {
@@ -174,8 +191,10 @@ impl Graph {
             Some(DeclaredSchema::SchemaString(text)) => Some(self.columns(text, span)?),
         };
         let expectations = more.expectations()?.into_iter().map(|(title, condition, action)| {
-            let condition =
-                Expressions { at }.read(&condition).map_err(|e| in_text(&e, "the expectation", &title, &condition))?;
+            let condition = definition
+                .expressions()
+                .read(&condition)
+                .map_err(|e| in_text(&e, "the expectation", &title, &condition))?;
             Ok(Expectation { name: title, condition, action, span: span.clone() })
         });
         let expectations = expectations.collect::<Result<_>>()?;
@@ -216,13 +235,14 @@ impl Graph {
 
     /// Takes a flow up, and gives its name.
     pub(super) fn flow(&mut self, flow: &DefineFlow) -> String {
-        let (span, at) = self.place(flow.source_code_location.as_ref());
-        let result = self.feed(flow, &span, at);
-        self.keep(result, &span);
+        let definition = self.place(flow.source_code_location.as_ref());
+        let result = self.feed(flow, &definition);
+        self.keep(result, &definition.span);
         flow.flow_name.clone().or_else(|| flow.target_dataset_name.clone()).unwrap_or_default()
     }
 
-    fn feed(&mut self, flow: &DefineFlow, span: &Span, at: AstSpan) -> Result<()> {
+    fn feed(&mut self, flow: &DefineFlow, definition: &Definition) -> Result<()> {
+        let span = &definition.span;
         let written = flow.target_dataset_name.as_deref().unwrap_or("");
         let target = table_name(written, span)?;
         let more = extension(flow.source_code_location.as_ref())?;
@@ -248,7 +268,8 @@ impl Graph {
                     defaults: self.defaults.clone(),
                     configuration: &self.configuration,
                     span: span.clone(),
-                    at,
+                    at: definition.at,
+                    file: definition.file.as_deref(),
                 };
                 let mut query = query(details.relation.as_deref().unwrap_or_default(), &place)?;
                 if let QueryBody::Frame(frame) = &mut query.body {
@@ -270,7 +291,7 @@ impl Graph {
                 }
                 FlowBody::Query { query, by_name: true }
             }
-            Some(FlowDetails::AutoCdcFlowDetails(details)) => self.auto_cdc(details, &more, span, at)?,
+            Some(FlowDetails::AutoCdcFlowDetails(details)) => self.auto_cdc(details, &more, definition)?,
             Some(FlowDetails::Extension(_)) => return Err(not_supported("this kind of flow")),
             None => return Err(Error::user("INVALID_PLAN_INPUT", "a flow of no kind")),
         };
@@ -286,9 +307,10 @@ impl Graph {
         Ok(())
     }
 
-    fn auto_cdc(&self, details: &AutoCdcFlowDetails, more: &Extension, span: &Span, at: AstSpan) -> Result<FlowBody> {
+    fn auto_cdc(&self, details: &AutoCdcFlowDetails, more: &Extension, definition: &Definition) -> Result<FlowBody> {
+        let span = &definition.span;
         let expr = |bytes: &Option<Vec<u8>>| -> Result<Option<ast::Expr>> {
-            bytes.as_deref().map(|bytes| Expressions { at }.expr(bytes).map(bare)).transpose()
+            bytes.as_deref().map(|bytes| definition.expressions().expr(bytes).map(bare)).transpose()
         };
         let names =
             |columns: &[Vec<u8>]| columns.iter().map(|column| column_name(column, span)).collect::<Result<Vec<_>>>();

@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::ast::{self, ObjectName, ObjectNamePart, TableFac
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 use prost::Message;
 
-use super::expression::{Expressions, decode as decode_expression, parts};
+use super::expression::{DefinitionFile, Expressions, decode as decode_expression, parts};
 use super::literal::{self, too_deep};
 use super::types;
 use super::wire::spark::aggregate::GroupType;
@@ -50,6 +50,8 @@ pub(super) struct Place<'a> {
     pub(super) span: Span,
     /// The same line, for the parts of expressions; nowhere if it is not known.
     pub(super) at: AstSpan,
+    /// The file, if it can be seen.
+    pub(super) file: Option<&'a DefinitionFile>,
 }
 
 /// Reads a relation.
@@ -77,8 +79,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn expressions(&self) -> Expressions {
-        Expressions { at: self.place.at }
+    fn expressions(&self) -> Expressions<'_> {
+        Expressions { at: self.place.at, file: self.place.file }
     }
 
     fn items(&self, expressions: &[Vec<u8>]) -> Result<Vec<Item>> {
@@ -440,6 +442,16 @@ struct Shift(usize);
 
 impl VisitorMut for Shift {
     type Break = ();
+
+    /// Places in the text of the query are none of the file.
+    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> std::ops::ControlFlow<()> {
+        match expr {
+            ast::Expr::Identifier(ident) => ident.span = AstSpan::empty(),
+            ast::Expr::CompoundIdentifier(idents) => idents.iter_mut().for_each(|ident| ident.span = AstSpan::empty()),
+            _ => {}
+        }
+        std::ops::ControlFlow::Continue(())
+    }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> std::ops::ControlFlow<()> {
         if let TableFactor::Table { name, .. } = factor

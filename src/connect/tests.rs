@@ -23,6 +23,7 @@ fn place<'a>(configuration: &'a BTreeMap<String, String>) -> Place<'a> {
         configuration,
         span: Span { file: "a.py".to_owned(), line: 3, column: 1, length: 1, text: "@table".to_owned() },
         at: AstSpan::empty(),
+        file: None,
     }
 }
 

@@ -23,8 +23,8 @@ use super::metadata::METADATA;
 use super::query::{from_datafusion, plan_sql};
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
-use crate::pipeline::EPOCH_COLUMN;
 use crate::pipeline::frame::{Frame, FrameOp, Item, SortKey};
+use crate::pipeline::{EPOCH_COLUMN, Source};
 
 /// How deep operators may nest.
 pub const DEPTH: usize = 400;
@@ -32,14 +32,15 @@ pub const DEPTH: usize = 400;
 /// A frame's plan, before it is optimised. Relation `$n` is `tables[n]`.
 ///
 /// # Errors
-/// Names that mean nothing or several things, types that do not fit (user), at `span`.
+/// Names that mean nothing or several things, types that do not fit (user), at their place in `source`, else at `span`.
 pub fn plan_frame(
     frame: &Frame,
     tables: &[Arc<dyn TableProvider>],
     state: &SessionState,
     span: &Span,
+    source: Option<&Source>,
 ) -> Result<LogicalPlan> {
-    let mut planner = FramePlanner { tables, state, span, rows: 0 };
+    let mut planner = FramePlanner { tables, state, span, source, rows: 0 };
     let built = planner.build(frame, DEPTH).map_err(|e| e.at(span))?;
     planner.finish(built).map_err(|e| e.at(span))
 }
@@ -54,13 +55,14 @@ struct FramePlanner<'a> {
     tables: &'a [Arc<dyn TableProvider>],
     state: &'a SessionState,
     span: &'a Span,
+    source: Option<&'a Source>,
     /// Tables of rows that came with the query.
     rows: usize,
 }
 
 impl FramePlanner<'_> {
     fn wrong(&self, error: DataFusionError) -> Error {
-        from_datafusion(error, self.span, None)
+        from_datafusion(error, self.span, self.source)
     }
 
     fn build(&mut self, frame: &Frame, depth: usize) -> Result<Built> {
@@ -259,9 +261,17 @@ impl FramePlanner<'_> {
         Ok(Built { plan: self.made(LogicalPlanBuilder::from(plan).project(exprs))?, cols })
     }
 
+    /// The expression with the names that the plan knows; a mistake is told where it stands.
+    fn resolve(&self, expr: &ast::Expr, cols: &[Col]) -> Result<ast::Expr> {
+        resolve(expr, cols).map_err(|(error, at)| match self.source.filter(|_| at.start.line > 0) {
+            Some(source) => error.at(&source.span(at)),
+            None => error,
+        })
+    }
+
     /// An expression over the columns of an operator's result.
     fn expr(&self, expr: &ast::Expr, over: &Built) -> Result<Expr> {
-        let mut expr = resolve(expr, &over.cols)?;
+        let mut expr = self.resolve(expr, &over.cols)?;
         fold(&mut expr, &[Arc::new(over.plan.schema().as_arrow().clone())]);
         read_as_spark(&mut expr);
         self.state

@@ -62,8 +62,8 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
                 .collect();
             register(session, &tables).map_err(wrong)?;
             let state = session.state();
-            let plan = plan_frame(frame, &tables, &state, &query.span)?;
-            return state.optimize(&plan).map_err(|e| from_datafusion(e, &query.span, None));
+            let plan = plan_frame(frame, &tables, &state, &query.span, planner.source(&query.span))?;
+            return state.optimize(&plan).map_err(wrong);
         }
     };
     let tables: Vec<Arc<dyn TableProvider>> =

@@ -186,7 +186,7 @@ async fn planned(pipeline: &Pipeline, query: &Query) -> Result<(SessionContext, 
             .register_table(TableReference::bare(name_of(index)), Arc::clone(table))
             .map_err(|e| Error::internal("a table cannot be registered").caused_by(e))?;
     }
-    let plan = plan_frame(frame, &tables, &context.state(), &query.span)?;
+    let plan = plan_frame(frame, &tables, &context.state(), &query.span, None)?;
     Ok((context, plan))
 }
 

@@ -114,8 +114,11 @@ dlt.create_auto_cdc_flow(target="a", source="events", keys=[], sequence_by="seq"
     ("a column that is not there", """
 @dlt.table
 def t():
-    return dlt.read_stream("events").select("nmae")
-""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:9", "@dlt.table"]),
+    rows = dlt.read_stream("events")
+    return rows.where(
+        col("nmae").isNotNull()
+    )
+""", 2, ["UNKNOWN_COLUMN", "did you mean name?", "transformations/d.py:13", 'col("nmae").isNotNull()']),
     ("a column of an expectation that is not there", """
 @dlt.table
 @dlt.expect("r", "nmae IS NOT NULL")

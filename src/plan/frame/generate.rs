@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::ast::{
     self, Ident, ObjectName, SelectItem, SetExpr, TableAlias, TableFactor, TableWithJoins,
 };
 
-use super::names::{Col, default_name, resolve};
+use super::names::{Col, default_name};
 use super::{Built, FramePlanner, lookup, parts_of, unique};
 use crate::error::{Error, Result};
 use crate::pipeline::frame::Item;
@@ -91,7 +91,7 @@ impl FramePlanner<'_> {
                         (Some((col, _)), None) => col.clone(),
                         (_, name) => Col::new("", name.clone().unwrap_or_else(|| default_name(expr))),
                     };
-                    plain(col, resolve(expr, &input.cols)?, &titles);
+                    plain(col, self.resolve(expr, &input.cols)?, &titles);
                 }
                 Item::Expr(..) | Item::Rows(..) if titles.is_some() => {
                     let message = "a select list can hold one call that gives several rows (explode and its like)";
@@ -99,11 +99,11 @@ impl FramePlanner<'_> {
                 }
                 Item::Expr(expr, name) => {
                     titles = Some(name.iter().cloned().collect());
-                    projection.push(SelectItem::UnnamedExpr(bare(resolve(expr, &input.cols)?)));
+                    projection.push(SelectItem::UnnamedExpr(bare(self.resolve(expr, &input.cols)?)));
                 }
                 Item::Rows(expr, names) => {
                     titles = Some(names.clone());
-                    projection.push(SelectItem::UnnamedExpr(bare(resolve(expr, &input.cols)?)));
+                    projection.push(SelectItem::UnnamedExpr(bare(self.resolve(expr, &input.cols)?)));
                 }
             }
         }

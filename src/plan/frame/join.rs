@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::logical_expr::{Expr, JoinType, LogicalPlanBuilder, lit};
 use datafusion::sql::sqlparser::ast;
 
-use super::names::{Col, resolve};
+use super::names::Col;
 use super::{Built, FramePlanner, columns_differ, fresh, internal};
 use crate::error::{Error, Result};
 use crate::pipeline::frame::{JoinFrame, JoinKind};
@@ -47,7 +47,7 @@ impl FramePlanner<'_> {
             (Some(on), equal) => {
                 // The condition sees both sides, whatever the join keeps of them.
                 let schema = left.plan.schema().join(right.plan.schema()).map_err(|e| self.wrong(e))?;
-                let mut expr = resolve(on, &both)?;
+                let mut expr = self.resolve(on, &both)?;
                 fold(&mut expr, &[Arc::new(schema.as_arrow().clone())]);
                 read_as_spark(&mut expr);
                 let on = self

@@ -2,10 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{
-    self, AccessExpr, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, OneOrManyWithParens, VisitMut,
-    VisitorMut,
-};
+use datafusion::sql::sqlparser::ast::{self, AccessExpr, Expr, Ident, OneOrManyWithParens, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
 use crate::error::{Error, Result};
 use crate::pipeline::frame::FRAME_MARK;
@@ -107,7 +105,10 @@ fn unknown(parts: &[String], cols: &[Col]) -> Error {
 }
 
 /// Replaces every name of a column in `expr` by the name that the plan knows it by.
-pub(super) fn resolve(expr: &Expr, cols: &[Col]) -> Result<Expr> {
+///
+/// # Errors
+/// With the place of the name.
+pub(super) fn resolve(expr: &Expr, cols: &[Col]) -> std::result::Result<Expr, (Error, AstSpan)> {
     let mut resolved = expr.clone();
     let mut resolver = Resolver { cols, bound: Vec::new() };
     if let ControlFlow::Break(error) = VisitMut::visit(&mut resolved, &mut resolver) {
@@ -146,9 +147,9 @@ impl Resolver<'_> {
 }
 
 impl VisitorMut for Resolver<'_> {
-    type Break = Error;
+    type Break = (Error, AstSpan);
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<(Error, AstSpan)> {
         match expr {
             Expr::Lambda(lambda) => {
                 let names = match &lambda.params {
@@ -157,17 +158,13 @@ impl VisitorMut for Resolver<'_> {
                 };
                 self.bound.push(names);
             }
-            Expr::Function(function) if function.name.to_string().eq_ignore_ascii_case("struct") => {
-                // A field has the column's name for users, whatever the plan calls the column.
-                if let FunctionArguments::List(list) = &mut function.args {
-                    for argument in &mut list.args {
-                        if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument
-                            && matches!(value, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
-                        {
-                            let name = Ident::with_quote('`', default_name(value));
-                            *value = Expr::Named { expr: Box::new(value.clone()), name };
-                        }
-                    }
+            // A field has the column's name for users, whatever the plan calls the column.
+            Expr::Struct { values, .. } => {
+                for value in
+                    values.iter_mut().filter(|v| matches!(v, Expr::Identifier(_) | Expr::CompoundIdentifier(_)))
+                {
+                    let name = Ident::with_quote('`', default_name(value));
+                    *value = Expr::Named { expr: Box::new(value.clone()), name };
                 }
             }
             Expr::Identifier(ident) if ident.value.starts_with(DONE) => {}
@@ -179,14 +176,15 @@ impl VisitorMut for Resolver<'_> {
                     *ident = done(&ident.value);
                     return ControlFlow::Continue(());
                 }
+                let at = ident.span;
                 match self.dotted(std::slice::from_ref(ident)) {
                     Ok(idents) => *expr = dotted_expr(idents),
-                    Err(error) => return ControlFlow::Break(error),
+                    Err(error) => return ControlFlow::Break((error, at)),
                 }
             }
             Expr::CompoundIdentifier(idents) => match self.dotted(idents) {
                 Ok(idents) => *expr = dotted_expr(idents),
-                Err(error) => return ControlFlow::Break(error),
+                Err(error) => return ControlFlow::Break((error, at_of(idents))),
             },
             Expr::CompoundFieldAccess { root, access_chain } => {
                 if let Expr::Identifier(first) = root.as_ref()
@@ -208,7 +206,7 @@ impl VisitorMut for Resolver<'_> {
                                 **root = Expr::Identifier(column);
                             }
                         }
-                        Err(error) => return ControlFlow::Break(error),
+                        Err(error) => return ControlFlow::Break((error, at_of(&idents))),
                     }
                 }
                 for access in access_chain {
@@ -224,12 +222,16 @@ impl VisitorMut for Resolver<'_> {
         ControlFlow::Continue(())
     }
 
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<(Error, AstSpan)> {
         if matches!(expr, Expr::Lambda(_)) {
             self.bound.pop();
         }
         ControlFlow::Continue(())
     }
+}
+
+fn at_of(idents: &[Ident]) -> AstSpan {
+    idents.first().map_or(AstSpan::empty(), |ident| ident.span)
 }
 
 fn dotted_expr(mut idents: Vec<Ident>) -> Expr {
@@ -323,4 +325,63 @@ fn shown(expr: &ast::Expr) -> String {
     let mut plain = expr.clone();
     let _ = VisitMut::visit(&mut plain, &mut Plain);
     plain.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sql::read_built;
+
+    /// Columns of `o` and `c` after a join; the second `id` has another name in the plan.
+    fn cols() -> Vec<Col> {
+        let col = |internal: &str, name: &str, alias: &str, frame: i64| Col {
+            qualifiers: vec![vec![alias.to_owned()], vec!["main".to_owned(), alias.to_owned()]],
+            frames: vec![frame],
+            ..Col::new(internal, name)
+        };
+        vec![col("id", "id", "o", 1), col("at", "At", "o", 1), col("id#2", "id", "c", 2), col("s", "s", "c", 2)]
+    }
+
+    #[test]
+    fn names_mean_columns_by_qualifier_and_by_frame() {
+        for (text, expected) in [
+            ("at + 1", "`at` + 1"),
+            ("o.ID = c.id", "`id` = `id#2`"),
+            ("main.c.id", "`id#2`"),
+            ("id", "AMBIGUOUS_COLUMN"),
+            ("`\u{1}2`.id", "`id#2`"),
+            ("`\u{1}1`.At", "`at`"),
+            // A frame that the column has not passed through says nothing; its name does.
+            ("`\u{1}9`.s", "`s`"),
+            ("c.s.f.g", "`s`.`f`.`g`"),
+            ("s.f[0].g", "`s`.`f`[0].`g`"),
+            ("filter(s, at -> at > o.id)", "filter(`s`, at -> `at` > `id`)"),
+            ("struct(c.id, at)", "STRUCT(`id#2` AS `id`, `at` AS `at`)"),
+            ("nope", "UNKNOWN_COLUMN"),
+            ("x.id", "UNKNOWN_COLUMN"),
+            ("current_date", "current_date"),
+        ] {
+            let expr = read_built(text, AstSpan::empty()).unwrap();
+            let found = match resolve(&expr, &cols()) {
+                Ok(resolved) => resolved.to_string(),
+                Err((error, _)) => error.code().to_owned(),
+            };
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_without_a_name_are_called_as_spark_calls_them() {
+        for (text, expected) in [
+            ("a.b", "b"),
+            ("upper(`a`)", "upper(a)"),
+            ("CAST(a AS INT)", "a"),
+            ("(a + 1)", "(a + 1)"),
+            ("s.f[0]", "s.f[0]"),
+        ] {
+            let expr = read_built(text, AstSpan::empty()).unwrap();
+            assert_eq!(default_name(&expr), expected, "{text}");
+        }
+    }
 }
