@@ -5,7 +5,7 @@ mod cli;
 use std::process::ExitCode;
 
 /// Rows are many small allocations that come and go with an epoch, made by one thread and often freed by another. This
-/// allocator bears that: a bulk load takes about six tenths of the time it takes with glibc's.
+/// allocator bears that: a bulk load takes about two thirds of the time it takes with glibc's.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
