@@ -72,7 +72,7 @@ def history(rows):
 
 def late(rows, number):
     """A change of some key between two others, at a sequence that no other change has."""
-    key, at = f"(hash({number}, 4) % {max(rows // 10, 1)})::bigint", (number * 7919) % rows
+    key, at = f"(hash({number}, 4) % {max(rows // 10, 1)})::bigint", (number * 2654435761) % rows
     return f"select {key} as key, {2 * at + 1}::bigint as seq, 'U' as op, 'late {number}' as val"
 
 

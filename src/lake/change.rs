@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::data::{DataFile, Encoded, Packer, Reader};
 use super::difference::Difference;
-use super::index::{Position, RowHash, RowHasher};
+use super::index::{RowHash, RowHasher};
 use super::policy::Limits;
 use super::storage::blocking;
 use super::table::Table;
@@ -29,7 +29,7 @@ pub(crate) struct Change {
     /// Files as they are afterwards, or gone.
     pub(crate) touched: Vec<(u32, Option<DataFile>)>,
     /// Rows that stay but stand in the new files, before the inserted ones and in this order.
-    pub(crate) kept: Vec<(RowHash, Position)>,
+    pub(crate) kept: Vec<RowHash>,
 }
 
 impl Change {
@@ -56,13 +56,13 @@ impl Table {
         let mut change = Change::default();
         change.actions.extend(gone.iter().map(|(_, file, _)| file.remove(true, now)));
         let mut vectors = VectorFile::new();
-        let mut rewritten: Vec<(u32, DataFile)> = Vec::new();
+        let mut rewritten: Vec<DataFile> = Vec::new();
         for (id, file, rows) in gone {
             let dead = &*file.dead | rows;
             if dead.len() == file.rows {
                 change.touched.push((id, None));
             } else if self.rewrites {
-                rewritten.push((id, DataFile { dead: Arc::new(dead), ..file.clone() }));
+                rewritten.push(DataFile { dead: Arc::new(dead), ..file.clone() });
                 change.touched.push((id, None));
             } else {
                 let vector = vectors.push(&dead)?;
@@ -91,10 +91,10 @@ impl Table {
     /// New files with what is left in some files, and the inserted rows.
     async fn encode(
         &self,
-        left: Vec<(u32, DataFile)>,
+        left: Vec<DataFile>,
         difference: &Arc<Difference>,
         now: i64,
-    ) -> Result<(Vec<Encoded>, Vec<(RowHash, Position)>)> {
+    ) -> Result<(Vec<Encoded>, Vec<RowHash>)> {
         let (lake, location) = (self.lake.clone(), self.location.clone());
         let (stored, keys) = (Arc::clone(&self.stored), stored_schema(&self.schema)?);
         let mut packer = Packer::new(&self.stored, &self.layout, Limits::of(self.rewrites).settled, now);
@@ -103,13 +103,12 @@ impl Table {
         blocking(move || {
             let mut kept = Vec::new();
             let hasher = RowHasher::new(&keys)?;
-            for (id, file) in &left {
+            for file in &left {
                 let mut reader = Reader::open(&lake, &location, file, &stored, &runtime)?;
                 while let Some(next) = reader.next_rows() {
-                    let (batch, rows) = next?;
+                    let (batch, _) = next?;
                     packer.push(&batch)?;
-                    let places = rows.into_iter().map(|row| Position { file: *id, row });
-                    kept.extend(hasher.hash(&conform(&batch, &keys)?)?.into_iter().zip(places));
+                    kept.extend(hasher.hash(&conform(&batch, &keys)?)?);
                 }
             }
             for batch in &difference.inserts {

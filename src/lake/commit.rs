@@ -9,8 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::change::Change;
 use super::difference::Difference;
-use super::index::Position;
-use super::locate::Found;
+use super::index::{Known, Position, indexes, short};
 use super::log::{Outcome, now_millis};
 use super::policy::Limits;
 use super::storage::blocking;
@@ -53,8 +52,8 @@ impl Table {
     ///
     /// In a table with the property `silverflow.sink` = `rewrite` the files in which rows go are rewritten instead.
     ///
-    /// Costs what changes. The first delete of an open table reads the table once to learn where its rows are; from
-    /// then on 24 bytes and slack are held for each live row.
+    /// Costs what changes. From the first delete on 12 bytes are held for each row; of a large file they are stored, once
+    /// it has been read to learn them.
     ///
     /// # Errors
     /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; `FENCED` (external) if a run of a greater
@@ -80,8 +79,8 @@ impl Table {
         if !any_inserts && !any_deletes && self.replacement.is_none() {
             return Ok(None);
         }
-        if any_deletes && self.index.is_none() {
-            self.build_index().await?;
+        if any_deletes {
+            self.learn().await?;
         }
         let schema = Arc::clone(&self.schema);
         let hashed = any_deletes || self.index.is_some();
@@ -100,7 +99,7 @@ impl Table {
                 return Ok(None);
             }
             if !difference.deletes.is_empty() {
-                self.build_index().await?;
+                self.learn().await?;
             }
         }
         Err(Error::external(
@@ -183,16 +182,12 @@ impl Table {
             self.next_file += 1;
         }
         if let Some(index) = &mut self.index {
-            for Found { hash, indexed, .. } in found {
-                index.remove(hash, indexed);
-            }
-            let mut places = positions(first, Limits::of(self.rewrites).settled);
-            for ((hash, old), new) in kept.into_iter().zip(&mut places) {
-                index.remove(hash, old);
-                index.insert(hash, new);
-            }
-            for (hash, position) in difference.hashes.iter().flatten().zip(places) {
-                index.insert(*hash, position);
+            index.retain(|id, _| self.files.contains_key(id));
+            // Without hashes the files are read when a row is to go.
+            if let Some(hashes) = &difference.hashes {
+                let hashes = kept.iter().chain(hashes).map(short);
+                let rows = hashes.zip(positions(first, Limits::of(self.rewrites).settled));
+                index.extend(indexes(rows).map(|(id, index)| (id, Known::fresh(index))));
             }
         }
         self.committed(version);
@@ -207,9 +202,9 @@ pub(crate) fn positions(first: u32, limit: usize) -> impl Iterator<Item = Positi
     (first..).flat_map(move |file| (0..u32::try_from(limit).unwrap_or(u32::MAX)).map(move |row| Position { file, row }))
 }
 
-fn by_file(gone: &[Found]) -> BTreeMap<u32, RoaringBitmap> {
+fn by_file(gone: &[Position]) -> BTreeMap<u32, RoaringBitmap> {
     let mut files: BTreeMap<u32, RoaringBitmap> = BTreeMap::new();
-    for Found { position, .. } in gone {
+    for position in gone {
         files.entry(position.file).or_default().insert(position.row);
     }
     files

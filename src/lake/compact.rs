@@ -11,10 +11,9 @@ use serde_json::{Map, json};
 
 use super::commit::positions;
 use super::data::{DataFile, Encoded, Packer, Reader};
-use super::index::{Position, RowHash, RowHasher};
+use super::index::{FileIndex, Known, Position, RowHasher, indexes, short};
 use super::layout::Layout;
 use super::log::{Outcome, now_millis};
-use super::moves::{Moved, find};
 use super::policy::{Aim, Limits, choose};
 use super::storage::{Lake, blocking};
 use super::table::Table;
@@ -31,7 +30,7 @@ pub(crate) struct Compaction {
     lake: Lake,
     location: String,
     stored: SchemaRef,
-    /// The columns by which the index knows rows, if there is an index.
+    /// The columns by which rows are known, if it is of use to know where they are.
     keys: Option<SchemaRef>,
     layout: Layout,
     limits: Limits,
@@ -43,9 +42,18 @@ pub(crate) struct Compacted {
     /// The files that were read, as they were.
     files: Vec<(u32, DataFile)>,
     added: Vec<DataFile>,
-    /// Where the rows went, sorted by their old places, if there was an index.
-    moved: Option<Vec<Moved>>,
+    /// Where the rows went, sorted by their old places.
+    moved: Vec<(Position, Position)>,
+    /// Where rows are in the new files, by their ordinal, if that was of use.
+    indexes: BTreeMap<u32, FileIndex>,
     now: i64,
+}
+
+/// A row on its way: places in new files are counted from the first of them.
+struct Moved {
+    hash: u64,
+    old: Position,
+    new: Position,
 }
 
 impl Table {
@@ -78,7 +86,7 @@ impl Table {
     /// Puts rewritten files in the place of the old ones, in one commit. If those are not in the table any more, nothing
     /// happens.
     pub(crate) async fn bring_in(&mut self, done: Compacted) -> Result<Maintained> {
-        let Compacted { files, mut added, moved, now } = done;
+        let Compacted { files, mut added, moved, mut indexes, now } = done;
         let mut old = Vec::with_capacity(files.len());
         let mut late: Vec<Position> = Vec::new();
         let mut intact = true;
@@ -93,7 +101,7 @@ impl Table {
             }
         }
         // Rows that went meanwhile, by their new places.
-        let places = late.iter().map(|x| moved.as_ref().and_then(|rows| find(rows, *x))).collect::<Option<Vec<_>>>();
+        let places = late.iter().map(|old| placed(&moved, *old)).collect::<Option<Vec<_>>>();
         let Some(places) = places.filter(|_| intact) else {
             self.discard(&added).await;
             return Ok(Maintained::default());
@@ -134,28 +142,22 @@ impl Table {
             }
         }
         let done = Maintained { rewritten: files.len(), written: added.len(), ..Maintained::default() };
-        match moved {
-            Some(rows) if self.index.is_some() => self.moves.add(rows, self.next_file),
-            // It is built anew when it is needed.
-            _ => {
-                self.index = None;
-                self.moves.clear();
-            }
-        }
         for (id, _) in files {
             self.files.remove(&id);
         }
-        for file in added {
+        for (ordinal, file) in (0..).zip(added) {
             if file.live() > 0 {
+                if let (Some(known), Some(index)) = (&mut self.index, indexes.remove(&ordinal)) {
+                    known.insert(self.next_file, Known::fresh(index));
+                }
                 self.files.insert(self.next_file, file);
             }
             self.next_file += 1;
         }
-        self.committed(version);
-        if self.rewrites {
-            // Its commits move rows too, and tell the index where from.
-            self.catch_up(usize::MAX);
+        if let Some(index) = &mut self.index {
+            index.retain(|id, _| self.files.contains_key(id));
         }
+        self.committed(version);
         Ok(done)
     }
 
@@ -174,12 +176,13 @@ impl Compaction {
     pub(crate) async fn run(self) -> Result<Compacted> {
         let now = now_millis();
         let runtime = tokio::runtime::Handle::current();
-        let (this, encoded, moved) = blocking(move || {
-            let (encoded, mut moved) = self.rewrite(now, &runtime)?;
-            if let Some(rows) = &mut moved {
-                rows.sort_unstable_by_key(|x| x.old);
-            }
-            Ok((self, encoded, moved))
+        let (this, encoded, moved, indexes) = blocking(move || {
+            let (encoded, rows) = self.rewrite(now, &runtime)?;
+            let mut moved: Vec<(Position, Position)> = rows.iter().map(|x| (x.old, x.new)).collect();
+            moved.sort_unstable();
+            let known = self.keys.is_some().then(|| indexes(rows.into_iter().map(|x| (x.hash, x.new))));
+            let known = known.into_iter().flatten().collect();
+            Ok((self, encoded, moved, known))
         })
         .await?;
         let mut added = Vec::with_capacity(encoded.len());
@@ -190,10 +193,10 @@ impl Compaction {
             }
             added.push(file);
         }
-        Ok(Compacted { files: this.files, added, moved, now })
+        Ok(Compacted { files: this.files, added, moved, indexes, now })
     }
 
-    fn rewrite(&self, now: i64, runtime: &tokio::runtime::Handle) -> Result<(Vec<Encoded>, Option<Vec<Moved>>)> {
+    fn rewrite(&self, now: i64, runtime: &tokio::runtime::Handle) -> Result<(Vec<Encoded>, Vec<Moved>)> {
         let hasher = match &self.keys {
             Some(keys) => Some((RowHasher::new(keys)?, keys)),
             None => None,
@@ -201,17 +204,18 @@ impl Compaction {
         let packer = |limit| Packer::new(&self.stored, &self.layout, limit, now);
         let mut plain = packer(self.limits.settled);
         let mut batches = Vec::new();
-        // For each batch, or for all together where rows stay in order.
-        let mut origins: Vec<Vec<(RowHash, Position)>> = Vec::new();
+        // For each batch.
+        let mut origins: Vec<Vec<(u64, Position)>> = Vec::new();
         for (id, file) in self.files.iter().filter(|x| x.1.live() > 0) {
             let mut reader = Reader::open(&self.lake, &self.location, file, &self.stored, runtime)?;
             while let Some(next) = reader.next_rows() {
                 let (batch, rows) = next?;
-                if let Some((hasher, keys)) = &hasher {
-                    let hashes = hasher.hash(&conform(&batch, keys)?)?;
-                    let places = rows.into_iter().map(|row| Position { file: *id, row });
-                    origins.push(hashes.into_iter().zip(places).collect());
-                }
+                let hashes = match &hasher {
+                    Some((hasher, keys)) => hasher.hash(&conform(&batch, keys)?)?.iter().map(short).collect(),
+                    None => vec![0; rows.len()],
+                };
+                let places = rows.into_iter().map(|row| Position { file: *id, row });
+                origins.push(hashes.into_iter().zip(places).collect());
                 if self.layout.is_plain() {
                     plain.push(&batch)?;
                 } else {
@@ -219,22 +223,18 @@ impl Compaction {
                 }
             }
         }
-        let placed = |(hash, old), new| Moved { hash, old, new };
+        let moved = |((hash, old), new)| Moved { hash, old, new };
         if self.layout.is_plain() {
             let rows = origins.into_iter().flatten().zip(positions(0, self.limits.settled));
-            let moved = rows.map(|(origin, new)| placed(origin, new)).collect();
-            return Ok((plain.finish()?, hasher.map(|_| moved)));
+            return Ok((plain.finish()?, rows.map(moved).collect()));
         }
-        let (mut encoded, mut moved) = (Vec::new(), Vec::new());
+        let (mut encoded, mut all) = (Vec::new(), Vec::new());
         let refs: Vec<_> = batches.iter().collect();
         for part in self.layout.arrange(&batches)? {
             let limit = if part.open { self.limits.open } else { self.limits.settled };
             let first = u32::try_from(encoded.len()).map_err(|_| Error::internal("too many files"))?;
-            if hasher.is_some() {
-                let origin = |(batch, row): &(usize, usize)| origins.get(*batch)?.get(*row).copied();
-                let rows = part.rows.iter().filter_map(origin).zip(positions(first, limit));
-                moved.extend(rows.map(|(origin, new)| placed(origin, new)));
-            }
+            let origin = |(batch, row): &(usize, usize)| origins.get(*batch)?.get(*row).copied();
+            all.extend(part.rows.iter().filter_map(origin).zip(positions(first, limit)).map(moved));
             let mut packer = packer(limit);
             for chunk in part.rows.chunks(CHUNK) {
                 let rows = interleave_record_batch(&refs, chunk)
@@ -243,6 +243,12 @@ impl Compaction {
             }
             encoded.extend(packer.finish()?);
         }
-        Ok((encoded, hasher.map(|_| moved)))
+        Ok((encoded, all))
     }
+}
+
+/// Where a row went, in moves that are sorted by their old places.
+fn placed(moved: &[(Position, Position)], old: Position) -> Option<Position> {
+    let at = moved.binary_search_by_key(&old, |x| x.0).ok()?;
+    moved.get(at).map(|x| x.1)
 }

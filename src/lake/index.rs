@@ -1,8 +1,9 @@
-//! Where the live rows of a table are: a hash of the whole row to its positions.
+//! Where the rows of a table are: for each data file, sorted hashes of its rows. Data files do not change, and so neither
+//! do these; which rows are gone is said beside.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
@@ -90,72 +91,114 @@ impl Hasher for Uniform {
 /// Maps that are keyed by row hashes.
 pub(crate) type ByHash<V> = HashMap<RowHash, V, BuildHasherDefault<Uniform>>;
 
-/// The positions of all live rows, a multiset. 24 bytes a row and the map's slack; equal rows cost more.
-#[derive(Default)]
-pub(crate) struct RowIndex {
-    lowest: ByHash<Position>,
-    /// The other positions of rows that occur more than once.
-    others: ByHash<BTreeSet<Position>>,
+/// What a row is found by: a part of its hash, since the rows that it proposes are read and compared.
+pub(crate) fn short(hash: &RowHash) -> u64 {
+    let [first, _] = hash;
+    *first
 }
 
-impl RowIndex {
-    /// Empty, with room.
-    pub(crate) fn with_capacity(rows: usize) -> Self {
-        RowIndex {
-            lowest: ByHash::with_capacity_and_hasher(rows, BuildHasherDefault::default()),
-            others: ByHash::default(),
-        }
+/// Where the rows of one data file are. 12 bytes a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileIndex {
+    /// Sorted.
+    hashes: Vec<u64>,
+    /// The row of each hash; those of equal hashes rise.
+    rows: Vec<u32>,
+}
+
+impl FileIndex {
+    /// Of rows in any order. Costs their sorting.
+    pub(crate) fn new(mut rows: Vec<(u64, u32)>) -> Self {
+        rows.sort_unstable();
+        let (hashes, rows) = rows.into_iter().unzip();
+        FileIndex { hashes, rows }
     }
 
-    /// Adds a live row.
-    pub(crate) fn insert(&mut self, hash: RowHash, position: Position) {
-        match self.lowest.entry(hash) {
-            Entry::Vacant(free) => {
-                free.insert(position);
-            }
-            Entry::Occupied(mut taken) => {
-                let higher = if position < *taken.get() { taken.insert(position) } else { position };
-                self.others.entry(hash).or_default().insert(higher);
-            }
-        }
+    /// Of what [`hashes`](Self::hashes) and [`rows`](Self::rows) gave; `None` if they cannot have come from there.
+    pub(crate) fn restored(hashes: Vec<u64>, rows: Vec<u32>) -> Option<Self> {
+        (hashes.len() == rows.len() && hashes.is_sorted()).then_some(FileIndex { hashes, rows })
     }
 
-    /// Removes a row that was live; false if it was not.
-    pub(crate) fn remove(&mut self, hash: RowHash, position: Position) -> bool {
-        let Entry::Occupied(mut lowest) = self.lowest.entry(hash) else { return false };
-        let Some(others) = self.others.get_mut(&hash) else {
-            let found = *lowest.get() == position;
-            if found {
-                lowest.remove();
-            }
-            return found;
-        };
-        let found = if *lowest.get() == position {
-            if let Some(next) = others.pop_first() {
-                lowest.insert(next);
-            }
-            true
-        } else {
-            others.remove(&position)
-        };
-        if others.is_empty() {
-            self.others.remove(&hash);
-        }
-        found
+    /// The sorted hashes.
+    pub(crate) fn hashes(&self) -> &[u64] {
+        &self.hashes
     }
 
-    /// The `count` lowest positions of a row; fewer if there are not as many.
-    pub(crate) fn lowest(&self, hash: &RowHash, count: usize) -> Vec<Position> {
-        let first = self.lowest.get(hash).copied();
-        first.into_iter().chain(self.others.get(hash).into_iter().flatten().copied()).take(count).collect()
+    /// The row of each hash.
+    pub(crate) fn rows(&self) -> &[u32] {
+        &self.rows
     }
 
-    /// Live rows.
-    #[cfg(test)]
+    /// How many rows it knows.
     pub(crate) fn len(&self) -> usize {
-        self.lowest.len() + self.others.values().map(BTreeSet::len).sum::<usize>()
+        self.hashes.len()
+    }
+
+    /// The rows that have a hash, rising. Costs a few steps: hashes are spread evenly, so that one tells about where it is.
+    pub(crate) fn places(&self, hash: u64) -> &[u32] {
+        let guess = ((u128::from(hash) * self.len() as u128) >> 64) as usize;
+        let first = lower_bound(&self.hashes, hash, guess);
+        self.run(first, hash)
+    }
+
+    /// Tells of each of some rising hashes which rows have it. Costs one pass over both.
+    pub(crate) fn merge<'a>(&'a self, hashes: impl Iterator<Item = u64>, mut found: impl FnMut(usize, &'a [u32])) {
+        let mut at = 0;
+        for (ordinal, hash) in hashes.enumerate() {
+            at = lower_bound(&self.hashes, hash, at);
+            found(ordinal, self.run(at, hash));
+        }
+    }
+
+    fn run(&self, first: usize, hash: u64) -> &[u32] {
+        let alike = self.hashes.get(first..).unwrap_or_default().iter().take_while(|x| **x == hash).count();
+        self.rows.get(first..first + alike).unwrap_or_default()
     }
 }
+
+/// How many values are below `value`. Costs the logarithm of how far off the guess is.
+fn lower_bound(values: &[u64], value: u64, guess: usize) -> usize {
+    let guess = guess.min(values.len());
+    let below = |at: usize| values.get(at).is_some_and(|x| *x < value);
+    let (mut low, mut high, mut step) = (guess, guess, 1);
+    // The answer is in low..=high.
+    if below(guess) {
+        low += 1;
+        while below(high + step) {
+            low = high + step + 1;
+            step *= 2;
+        }
+        high = (high + step).min(values.len());
+    } else {
+        while high > 0 && !below(high.saturating_sub(step)) {
+            high = high.saturating_sub(step);
+            step *= 2;
+        }
+        low = high.saturating_sub(step);
+    }
+    low + values.get(low..high).unwrap_or_default().partition_point(|x| *x < value)
+}
+
+/// The indexes of files, by the hashes and places of all their rows.
+pub(crate) fn indexes(rows: impl Iterator<Item = (u64, Position)>) -> impl Iterator<Item = (u32, FileIndex)> {
+    let mut files: BTreeMap<u32, Vec<(u64, u32)>> = BTreeMap::new();
+    for (hash, position) in rows {
+        files.entry(position.file).or_default().push((hash, position.row));
+    }
+    files.into_iter().map(|(id, rows)| (id, FileIndex::new(rows)))
+}
+
+/// An index of a file, and whether a later run finds it in the storage.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// The index.
+    pub(crate) index: Arc<FileIndex>,
+    /// It is stored, or not worth it.
+    pub(crate) stored: bool,
+}
+
+/// The indexes of a table's files, by their numbers. Files that are not here have to be read before a row can go.
+pub(crate) type RowIndex = BTreeMap<u32, Known>;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -168,31 +211,27 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_index_is_a_multimap_with_the_lowest_position_first(
-            steps in prop::collection::vec((0u64..4, 0u32..3, 0u32..6, prop::bool::weighted(0.6)), 0..200)
+        fn all_rows_of_a_hash_are_found_whatever_the_hashes_are(
+            rows in prop::collection::vec(prop_oneof![0u64..6, Just(u64::MAX), any::<u64>(), (0u64..9).prop_map(|x| x << 61)], 0..300)
         ) {
-            let mut index = RowIndex::default();
-            let mut model: Vec<(RowHash, Position)> = Vec::new();
-            for (key, file, row, add) in steps {
-                let (hash, position) = ([key, 7], Position { file, row });
-                let at = model.iter().position(|x| *x == (hash, position));
-                if add {
-                    // A position holds one row.
-                    if at.is_none() {
-                        index.insert(hash, position);
-                        model.push((hash, position));
-                    }
-                } else {
-                    prop_assert_eq!(index.remove(hash, position), at.is_some());
-                    at.map(|i| model.remove(i));
-                }
-                prop_assert_eq!(index.len(), model.len());
-                for key in 0..4 {
-                    let mut expected: Vec<_> = model.iter().filter(|x| x.0 == [key, 7]).map(|x| x.1).collect();
-                    expected.sort();
-                    prop_assert_eq!(index.lowest(&[key, 7], usize::MAX), expected);
+            let places: Vec<(u64, u32)> = rows.iter().copied().zip(0..).collect();
+            let index = FileIndex::new(places.iter().rev().copied().collect());
+            let mut asked: Vec<u64> = rows.iter().flat_map(|x| [*x, x.wrapping_add(1), x.wrapping_sub(1)]).collect();
+            asked.extend([0, 1, u64::MAX, u64::MAX / 2]);
+            asked.sort_unstable();
+            let expected = |hash: u64| places.iter().filter(|x| x.0 == hash).map(|x| x.1).collect::<Vec<_>>();
+            for hash in &asked {
+                prop_assert_eq!(index.places(*hash), expected(*hash));
+                for guess in [0, index.len() / 2, index.len(), usize::MAX / 2] {
+                    prop_assert_eq!(lower_bound(&index.hashes, *hash, guess), places.iter().filter(|x| x.0 < *hash).count());
                 }
             }
+            let mut merged = vec![None; asked.len()];
+            index.merge(asked.iter().copied(), |at, rows| merged[at] = Some(rows.to_vec()));
+            for (hash, rows) in asked.iter().zip(merged) {
+                prop_assert_eq!(rows, Some(expected(*hash)));
+            }
+            prop_assert_eq!(FileIndex::restored(index.hashes.clone(), index.rows.clone()), Some(index));
         }
     }
 }

@@ -13,8 +13,8 @@ use super::data::{DataFile, load_vectors};
 use super::definition::{checked_properties, create, rewrites};
 use super::index::RowIndex;
 use super::layout::Layout;
+use super::learn::by_path;
 use super::log::{Entry, Outcome, Writer, fenced, now_millis};
-use super::moves::Moves;
 use super::storage::Lake;
 use super::types::{from_delta, stored_schema};
 use super::upkeep::{CHECKPOINT_INTERVAL, VACUUM_INTERVAL};
@@ -95,10 +95,10 @@ pub struct Table {
     /// Live files by their number; a number is not used again.
     pub(crate) files: BTreeMap<u32, DataFile>,
     pub(crate) next_file: u32,
-    /// Built when a row is first to be deleted.
+    /// Where rows are, from when a row is first to be deleted, or that is expected.
     pub(crate) index: Option<RowIndex>,
-    /// Rows whose new places the index does not know yet.
-    pub(crate) moves: Moves,
+    /// Rows that were read to learn where they are.
+    pub(crate) learned: u64,
     /// Version of the last log checkpoint written here.
     pub(crate) checkpoint: i64,
     /// Version at which old files were last removed.
@@ -240,7 +240,7 @@ impl Table {
             files: BTreeMap::new(),
             next_file: 0,
             index: None,
-            moves: Moves::default(),
+            learned: 0,
             checkpoint: version - version % CHECKPOINT_INTERVAL,
             vacuumed: version - version % VACUUM_INTERVAL,
             retention: Retention::of(state.table_config()),
@@ -252,7 +252,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Takes over what another writer made of the files, the rows being the same. Positions are found anew.
+    /// Takes over what another writer made of the files, the rows being the same.
     pub(crate) async fn reload(&mut self) -> Result<()> {
         self.lake.sync_folder(&format!("{}/_delta_log", self.location)).await?;
         let delta = self
@@ -263,6 +263,7 @@ impl Table {
         let fresh = Table::load(&self.lake, &self.location, &delta).await?;
         let (before, layout) = (self.next_file, std::mem::take(&mut self.layout));
         let replacement = self.replacement.take();
+        let known = by_path(std::mem::take(&mut self.files), self.index.take());
         let stored = if replacement.is_some() { Arc::clone(&self.stored) } else { Arc::clone(&fresh.stored) };
         *self = Table {
             name: self.name.clone(),
@@ -270,6 +271,7 @@ impl Table {
             writer: self.writer.clone(),
             checkpoint: self.checkpoint,
             vacuumed: self.vacuumed,
+            learned: self.learned,
             replacement,
             stored,
             ..fresh
@@ -278,6 +280,9 @@ impl Table {
         let files = std::mem::take(&mut self.files);
         self.files = (before..).zip(files.into_values()).collect();
         self.next_file = self.files.last_key_value().map_or(before, |(id, _)| id + 1);
+        self.index = known.map(|mut known| {
+            self.files.iter().filter_map(|(id, file)| Some((*id, known.remove(&file.path)?))).collect()
+        });
         self.lay_out(layout);
         self.claim(self.writer.generation)
     }

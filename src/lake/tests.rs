@@ -257,13 +257,14 @@ async fn a_table_that_knows_its_rows_before_any_goes_is_changed_alike() {
     table.commit(change(1, &[1, 2, 2, 3], &[])).await.unwrap().unwrap();
     let mut table = Table::open_or_create(&lake, wanted).await.unwrap();
     assert!(table.index.is_none());
-    table.prepare().await.unwrap();
-    assert!(table.index.is_some());
+    table.prepare();
+    table.maintain(None).await.unwrap();
+    assert_eq!((table.learned, table.is_unlearned()), (4, false));
     // Rows that come after it are known as well.
     table.commit(change(2, &[4, 5], &[])).await.unwrap().unwrap();
-    table.prepare().await.unwrap();
     table.commit(change(3, &[], &[2, 4])).await.unwrap().unwrap();
     assert_eq!(numbers(&table).await, [1, 2, 3, 5]);
+    assert_eq!(table.learned, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -275,9 +276,10 @@ async fn a_row_is_compared_before_it_is_deleted() {
     // As if other rows had the hash of 3: they stand at the lowest positions.
     let three = index::RowHasher::new(&ints(&[]).schema()).unwrap().hash(&ints(&[3])).unwrap()[0];
     let file = *table.files.keys().next().unwrap();
-    for row in [0, 4] {
-        table.index.as_mut().unwrap().insert(three, index::Position { file, row });
-    }
+    let known = &table.index.as_ref().unwrap()[&file].index;
+    let rows = known.hashes().iter().copied().zip(known.rows().iter().copied());
+    let mistaken = index::FileIndex::new(rows.chain([0, 4].map(|row| (index::short(&three), row))).collect());
+    table.index.as_mut().unwrap().insert(file, index::Known::fresh(mistaken));
     let error = table.commit(change(3, &[], &[3, 3, 3])).await.unwrap_err();
     assert_eq!(error.code(), "INTERNAL");
     table.commit(change(3, &[], &[3])).await.unwrap().unwrap();

@@ -4,6 +4,7 @@
 use deltalake::checkpoints::create_checkpoint;
 
 use super::compact::{Compacted, Compaction};
+use super::learn::{Learned, Learning};
 use super::policy::{Aim, Limits, crowded};
 use super::storage::Lake;
 use super::table::Table;
@@ -14,8 +15,6 @@ use crate::error::{Error, Result};
 pub(crate) const CHECKPOINT_INTERVAL: i64 = 100;
 /// Versions between two removals of what is old.
 pub(crate) const VACUUM_INTERVAL: i64 = 500;
-/// Moves that the index learns between two epochs.
-const TOLD_AT_ONCE: usize = 20_000;
 
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +23,8 @@ pub struct Maintained {
     pub rewritten: usize,
     /// Files that took their place.
     pub written: usize,
+    /// Files of which it is known now where their rows are, and of which that was stored.
+    pub learned: usize,
     /// Whether the log got a checkpoint.
     pub checkpoint: bool,
     /// Old files, vectors and log entries that were removed.
@@ -36,6 +37,7 @@ impl Maintained {
     fn add(&mut self, other: Maintained) {
         self.rewritten += other.rewritten;
         self.written += other.written;
+        self.learned += other.learned;
         self.checkpoint |= other.checkpoint;
         self.removed += other.removed;
         self.removed_bytes += other.removed_bytes;
@@ -46,6 +48,7 @@ impl Maintained {
 pub struct Upkeep(Work);
 
 enum Work {
+    Learn(Learning),
     Compact(Compaction),
     Tidy(Tidy),
 }
@@ -60,7 +63,11 @@ struct Tidy {
 /// Work that has been done; [`Table::settle`] brings it into the table.
 pub struct Done(Finished);
 
-type Finished = std::result::Result<Compacted, Maintained>;
+enum Finished {
+    Learned(Vec<Learned>),
+    Compacted(Compacted),
+    Tidied(Maintained),
+}
 
 #[cfg(test)]
 impl From<Compaction> for Upkeep {
@@ -72,19 +79,25 @@ impl From<Compaction> for Upkeep {
 #[cfg(test)]
 impl From<Compacted> for Done {
     fn from(done: Compacted) -> Self {
-        Done(Ok(done))
+        Done(Finished::Compacted(done))
     }
 }
 
 impl Upkeep {
+    /// Learns where rows are: a commit that takes rows away would have to do so, too.
+    pub fn is_learning(&self) -> bool {
+        matches!(self.0, Work::Learn(_))
+    }
+
     /// Does the work. Costs as much as is rewritten or listed.
     ///
     /// # Errors
     /// External errors of the storage. The table is as it was.
     pub async fn run(self) -> Result<Done> {
         match self.0 {
-            Work::Compact(work) => Ok(Done(Ok(work.run().await?))),
-            Work::Tidy(work) => Ok(Done(Err(work.run().await?))),
+            Work::Learn(work) => Ok(Done(Finished::Learned(work.run().await?))),
+            Work::Compact(work) => Ok(Done(Finished::Compacted(work.run().await?))),
+            Work::Tidy(work) => Ok(Done(Finished::Tidied(work.run().await?))),
         }
     }
 }
@@ -100,12 +113,15 @@ impl Table {
         if self.replacement.is_some() {
             return Ok(None);
         }
-        self.catch_up(TOLD_AT_ONCE);
+        // A row that goes would have to wait for this; storing it serves later runs only and comes last.
+        if self.is_unlearned() {
+            return Ok(self.plan_learning(true)?.map(|work| Upkeep(Work::Learn(work))));
+        }
         if let Some(work) = self.plan_compaction(Aim::Upkeep)? {
             return Ok(Some(Upkeep(Work::Compact(work))));
         }
         if self.version < self.checkpoint + CHECKPOINT_INTERVAL {
-            return Ok(None);
+            return Ok(self.plan_learning(true)?.map(|work| Upkeep(Work::Learn(work))));
         }
         self.checkpoint = self.version - self.version % CHECKPOINT_INTERVAL;
         let due = self.version >= self.vacuumed + VACUUM_INTERVAL;
@@ -128,14 +144,10 @@ impl Table {
     /// As [`Table::commit`]; the table can be used on.
     pub async fn settle(&mut self, done: Done) -> Result<Maintained> {
         match done.0 {
-            Ok(compacted) => self.bring_in(compacted).await.map_err(|e| e.dataset(&self.name)),
-            Err(tidied) => Ok(tidied),
+            Finished::Learned(learned) => Ok(Maintained { learned: self.take_in(learned), ..Maintained::default() }),
+            Finished::Compacted(compacted) => self.bring_in(compacted).await.map_err(|e| e.dataset(&self.name)),
+            Finished::Tidied(tidied) => Ok(tidied),
         }
-    }
-
-    /// Tells the index of some rows that were moved; false when there are no more.
-    pub fn catch_up(&mut self, limit: usize) -> bool {
-        self.index.as_mut().is_some_and(|index| self.moves.tell(index, limit))
     }
 
     /// There are more small files or vectors than readers should meet: [`upkeep`](Self::upkeep) comes before the next
@@ -163,7 +175,6 @@ impl Table {
                 break;
             }
         }
-        self.catch_up(usize::MAX);
         Ok(all)
     }
 
@@ -181,7 +192,6 @@ impl Table {
             }
             all.add(done);
         }
-        self.catch_up(usize::MAX);
         let vacuum = vacuum.map(|keep| self.plan_vacuum(keep));
         let behind = self.version > 0 && self.last_checkpoint().await? != Some(self.version);
         if behind || vacuum.is_some() {

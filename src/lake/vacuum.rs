@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use deltalake::table::config::TablePropertiesExt;
 use serde_json::Value;
 
+use super::index_file;
 use super::log::{entry_path, now_millis, parse};
 use super::storage::{Lake, Stored};
 use super::table::Table;
@@ -83,9 +84,19 @@ impl Vacuum {
         let mut gone: Vec<(String, u64)> =
             old.iter().map(|x| (format!("{}/{}", self.location, x.name), x.size)).collect();
         gone.extend(self.old_entries(&entries).map(|x| (format!("{log}/{}", x.name), x.size)));
+        gone.extend(self.old_indexes().await?);
         let result = (gone.len(), gone.iter().map(|x| x.1).sum());
         self.lake.remove(gone.into_iter().map(|x| x.0).collect()).await?;
         Ok(result)
+    }
+
+    /// Indexes of data files that the version does not have: only its writer reads them.
+    async fn old_indexes(&self) -> Result<Vec<(String, u64)>> {
+        let folder = index_file::folder(&self.lake, &self.location);
+        let stored = self.lake.stored(&folder).await?;
+        let old =
+            stored.iter().filter(|x| !index_file::data_file(&x.name).is_some_and(|data| self.live.contains(data)));
+        Ok(old.map(|x| (format!("{folder}/{}", x.name), x.size)).collect())
     }
 
     /// Files that were taken out of the table lately, or after the version to keep.

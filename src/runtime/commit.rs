@@ -17,9 +17,6 @@ use crate::dataflow::{Batch, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Commit, Committed, Done, Table};
 
-/// Moved rows that the index learns of before the mailbox is looked at again.
-const MOVES_AT_ONCE: usize = 20_000;
-
 /// To a committer.
 pub enum ToCommitter {
     /// Changes that are not to be committed yet: the table will be set by comparison.
@@ -69,6 +66,8 @@ struct Actor {
     held: Vec<Batch>,
     /// Work on the table's files that goes on beside epochs, one at a time.
     upkeep: Option<Receiver<Result<Done>>>,
+    /// It is learned where rows are.
+    learning: bool,
     /// The versions of the last epoch here, and of the one before it, which is complete: it must stay readable.
     committed: Option<i64>,
     complete: Option<i64>,
@@ -95,6 +94,7 @@ impl Committer {
             audit,
             held: Vec::new(),
             upkeep: None,
+            learning: false,
             committed: None,
             complete: None,
             io: io.clone(),
@@ -130,21 +130,23 @@ impl Actor {
                 recv(mailbox) -> message => match message {
                     Ok(ToCommitter::Hold(batches)) => self.held.extend(batches),
                     Ok(ToCommitter::Prepare) => {
-                        if let Err(error) = self.io.block_on(self.table.prepare()) {
-                            tracing::warn!(table = self.table.name(), "{error}");
-                        }
+                        self.table.prepare();
+                        self.start_upkeep();
                     }
                     Ok(ToCommitter::Commit { epoch, batches, compare, metrics }) => {
                         if !self.epoch(epoch, (batches, metrics), compare, done) {
                             break;
                         }
                         self.start_upkeep();
-                        // The index learns what it can before the next epoch comes.
-                        while mailbox.is_empty() && self.table.catch_up(MOVES_AT_ONCE) {}
                     }
                     Err(_) => break,
                 },
-                recv(self.upkeep.as_ref().unwrap_or(&none)) -> finished => self.end_upkeep(finished.ok()),
+                recv(self.upkeep.as_ref().unwrap_or(&none)) -> finished => {
+                    // What failed is left until an epoch comes.
+                    if self.end_upkeep(finished.ok()) && self.table.is_unlearned() {
+                        self.start_upkeep();
+                    }
+                }
             }
         }
         self.wait_for_upkeep();
@@ -197,6 +199,9 @@ impl Actor {
                 deletes.push(batch?);
             }
         }
+        if self.learning && !deletes.is_empty() {
+            self.wait_for_upkeep();
+        }
         let committed = self.io.block_on(self.table.commit(Commit { epoch, inserts, deletes, metrics }));
         if let (Err(_), Some(audit)) = (&committed, &mut self.audit) {
             audit.forget();
@@ -214,6 +219,7 @@ impl Actor {
             Ok(None) => return,
             Err(error) => return tracing::warn!(table = self.table.name(), "{error}"),
         };
+        self.learning = work.is_learning();
         let (sender, receiver) = bounded(1);
         self.io.spawn(async move {
             let done = tokio::spawn(work.run()).await;
@@ -235,12 +241,15 @@ impl Actor {
         self.table.version() != before
     }
 
-    fn end_upkeep(&mut self, finished: Option<Result<Done>>) {
+    /// Brings in what was done; false if it failed.
+    fn end_upkeep(&mut self, finished: Option<Result<Done>>) -> bool {
         self.upkeep = None;
+        self.learning = false;
         let stopped = || Err(Error::internal("work on a table stopped"));
         let settled = finished.unwrap_or_else(stopped).and_then(|done| self.io.block_on(self.table.settle(done)));
-        if let Err(error) = settled {
+        if let Err(error) = &settled {
             tracing::warn!(table = self.table.name(), "{error}");
         }
+        settled.is_ok()
     }
 }
