@@ -119,6 +119,14 @@ impl ExternalTable {
         Entry::parse(version, &bytes).map_err(|e| self.unreadable(e))
     }
 
+    /// Whether the log has the entry of a version. Costs one look at one name.
+    ///
+    /// # Errors
+    /// External errors of the storage.
+    pub async fn has(&self, version: i64) -> Result<bool> {
+        Ok(self.lake.modified(&entry_path(&self.location, version)).await?.is_some())
+    }
+
     /// Versions whose entries are in the log, in order. Costs one listing.
     ///
     /// # Errors

@@ -161,13 +161,17 @@ impl Backlog {
                         (!found.is_empty()).then_some(Position::Files(found))
                     }
                 }
-                SourceKind::Delta { .. } if matches!(look, Look::Told(_)) => None,
                 SourceKind::Delta { location, read } => {
                     let known = if moved(plan, history, index)? {
                         None
                     } else {
                         history.delta_position(&source.id).map(|at| (at, history.delta_table(&source.id)))
                     };
+                    if let (Look::Told(_), Some((at, _))) = (&look, known)
+                        && !io.block_on(DeltaSource::goes_on(location, at)).map_err(|e| e.at(&source.span))?
+                    {
+                        continue;
+                    }
                     let mut found = io.block_on(versions(location, read, known)).map_err(|e| e.at(&source.span))?;
                     let first = found.pop_front();
                     later.insert(index, found);
@@ -186,6 +190,11 @@ impl Backlog {
             SourceKind::Delta { .. } => None,
         });
         files.map(|files| files.landing()).collect()
+    }
+
+    /// Whether tables of others are read.
+    pub(super) fn has_tables(plan: &Plan) -> bool {
+        plan.sources.iter().any(|source| matches!(source.kind, SourceKind::Delta { .. }))
     }
 
     pub(super) fn is_empty(&self) -> bool {

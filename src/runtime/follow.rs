@@ -68,6 +68,10 @@ pub(super) struct Follow {
     places: Vec<Landing>,
     watch: Watch,
     whole: Whole,
+    /// There are tables of others, of which nothing tells.
+    tables: bool,
+    /// When they were last looked at, and what that took.
+    polled: (Instant, Duration),
     /// What the system has told is not all that there is to look at.
     everything: bool,
     stale: bool,
@@ -81,17 +85,19 @@ pub(super) enum Look<'a> {
     AsItIs,
     /// All that is there; files that may still be being written are left for another look.
     Everything(&'a mut Whole),
-    /// Files that the system has told of; nothing else.
+    /// Files that the system has told of, and whether tables of others have another version.
     Told(&'a mut Whole),
 }
 
 impl Follow {
-    pub(super) fn new(continuous: Continuous, places: Vec<Landing>) -> Follow {
+    pub(super) fn new(continuous: Continuous, places: Vec<Landing>, tables: bool) -> Follow {
         Follow {
             interval: continuous.interval,
             watch: Watch::new(places.clone()),
             places,
             whole: Whole::default(),
+            tables,
+            polled: (Instant::now(), Duration::ZERO),
             everything: true,
             stale: false,
             looked: Instant::now(),
@@ -105,6 +111,11 @@ impl Follow {
         let share = if self.watch.complete { SHARES.1 } else { SHARES.0 };
         let period = self.interval.max(self.cost.saturating_mul(share));
         let mut idle = period.saturating_sub(self.looked.elapsed());
+        if self.tables {
+            let (polled, cost) = self.polled;
+            let period = self.interval.max(cost.saturating_mul(SHARES.0));
+            idle = idle.min(period.saturating_sub(polled.elapsed()));
+        }
         if self.whole.is_waiting() {
             idle = idle.min(LOOK);
         }
@@ -132,6 +143,7 @@ impl Follow {
         if std::mem::take(&mut self.stale) {
             self.watch = Watch::new(self.places.clone());
         }
+        let begun = Instant::now();
         let seen = if std::mem::take(&mut self.everything) {
             self.looked = Instant::now();
             let seen = look(Look::Everything(&mut self.whole));
@@ -140,6 +152,7 @@ impl Follow {
         } else {
             look(Look::Told(&mut self.whole))
         };
+        self.polled = (begun, begun.elapsed());
         self.whole.seen();
         seen
     }
@@ -232,9 +245,19 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_others_do_not_wait_until_everything_is_looked_at() {
+        let mut follow = Follow::new(Continuous { interval: Duration::from_millis(1) }, Vec::new(), true);
+        follow.everything = false;
+        // As a look that takes its time: the next one at everything is long off.
+        follow.cost = Duration::from_secs(600);
+        assert!(follow.wait(&Stop::default(), None));
+        assert!(!follow.everything);
+    }
+
+    #[test]
     fn who_waits_is_woken_by_a_request_to_stop() {
         let stop = Stop::default();
-        let mut follow = Follow::new(Continuous { interval: Duration::from_secs(600) }, Vec::new());
+        let mut follow = Follow::new(Continuous { interval: Duration::from_secs(600) }, Vec::new(), true);
         follow.everything = false;
         let asking = stop.clone();
         let asked = std::thread::spawn(move || asking.request());

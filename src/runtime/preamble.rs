@@ -191,7 +191,9 @@ impl Session<'_> {
         let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
         let start = Start { state: state.map(Arc::new), ..start };
         let mut workers = Workers::start(&plan, &start, options, &events_out)?;
-        let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
+        let mut follow = options
+            .continuous
+            .map(|continuous| Follow::new(continuous, Backlog::places(&plan), Backlog::has_tables(&plan)));
         if let Some(follow) = &mut follow {
             // What is there may still be being written.
             backlog = follow.look(|look| Backlog::find(&plan, &view, &intent, io, look))?;

@@ -67,6 +67,15 @@ impl DeltaSource {
         Ok(DeltaSource { table, read: read.clone(), head, schema })
     }
 
+    /// Whether the table at a path or URL has a version after this one. Costs one look at one name. A table that was made
+    /// anew shows only when it is opened.
+    ///
+    /// # Errors
+    /// External errors of the storage.
+    pub async fn goes_on(location: &str, version: i64) -> Result<bool> {
+        ExternalTable::open(location).await?.has(version.saturating_add(1)).await
+    }
+
     /// Path or URL, for people.
     pub fn location(&self) -> String {
         self.table.location()
