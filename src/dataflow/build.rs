@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
+use serde::{Deserialize, Serialize};
 use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
@@ -29,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::plan::{DatasetPlan, Feed, Input, NOW_COLUMN, Node, Plan, Step, Stored, WALL_COLUMN, with_now};
 
 /// Where batches enter a dataflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Inlet {
     /// Rows of a source, with the wall behind them.
     Source(usize),
@@ -40,7 +41,7 @@ pub enum Inlet {
 }
 
 /// A table that a dataset keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TableId {
     /// The dataset's rows.
     Rows(usize),

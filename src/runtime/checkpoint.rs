@@ -74,7 +74,8 @@ pub struct Checkpoints {
     writing: Option<JoinHandle<Result<Written>>>,
 }
 
-fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
+/// Fingerprints of all datasets.
+pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     plan.datasets.iter().map(|d| (d.label(), d.fingerprint.clone())).collect()
 }
 

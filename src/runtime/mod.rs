@@ -12,6 +12,7 @@ mod backlog;
 mod checkpoint;
 mod clean;
 mod clock;
+mod cluster;
 mod columns;
 mod commit;
 mod computed;
@@ -45,11 +46,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::cluster::Member;
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use cluster::join;
 pub use definitions::Recompute;
 pub use follow::{Continuous, Stop};
 pub use intent::{FlowChanges, Selection};
@@ -58,6 +61,7 @@ pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, describe_resolved, query, query_as_of, query_resolved};
 pub use report::{RuleReport, RunReport, SourceReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
+pub use worker::COMMUNICATION;
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
@@ -89,6 +93,8 @@ pub struct RunOptions {
     pub on_epoch: Option<OnEpoch>,
     /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
     pub lock_timeout: Duration,
+    /// The run is in several processes, and this is the one that leads. See [`join`] for the others.
+    pub member: Option<std::sync::Arc<Member>>,
     /// The pipeline's storage, opened before; for tests of its failures.
     #[doc(hidden)]
     pub lake: Option<Lake>,
@@ -110,6 +116,7 @@ impl Default for RunOptions {
             stop: Stop::default(),
             on_epoch: None,
             lock_timeout: lock::LOCK_TIMEOUT,
+            member: None,
             lake: None,
             before_epoch: None,
         }
@@ -126,7 +133,10 @@ impl Default for RunOptions {
 /// (external). In each case the epoch at hand is in no table, or is finished by the next run.
 pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     let io = io()?;
-    preamble::run(pipeline, options, io.handle())
+    let Some(member) = &options.member else { return preamble::run(pipeline, options, None, io.handle()) };
+    let lead = std::sync::Arc::new(cluster::Lead::gather(member, pipeline, options)?);
+    let result = preamble::run(pipeline, options, Some(&lead), io.handle());
+    cluster::end(lead, result)
 }
 
 /// What a dry run finds.

@@ -10,6 +10,7 @@ use super::backlog::{Backlog, Found};
 use super::checkpoint::Checkpoints;
 use super::clean::clean;
 use super::clock::RunClock;
+use super::cluster::{Lead, Opening};
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
 use super::follow::{Follow, Look};
 use super::grow::SCHEMA_GREW;
@@ -30,7 +31,13 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 /// Runs everything that is new, or what the options select, and goes on if they say so.
-pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
+/// `lead` are the other processes of a run, if there are any.
+pub(super) fn run(
+    pipeline: &Pipeline,
+    options: &RunOptions,
+    lead: Option<&Arc<Lead>>,
+    io: &Handle,
+) -> Result<RunReport> {
     let say = |line: &str| {
         if let Some(progress) = &options.progress {
             progress(line);
@@ -59,7 +66,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
     let mut session =
-        Session { pipeline, options: options.clone(), io, lake, lock: Arc::new(lock), total: None, say: &say };
+        Session { pipeline, options: options.clone(), lead, io, lake, lock: Arc::new(lock), total: None, say: &say };
     if history.open.is_some() && selective {
         // What an earlier run left open is of another kind: it is finished first, by itself.
         session.run(begun.take(), true)?;
@@ -91,6 +98,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
 struct Session<'a> {
     pipeline: &'a Pipeline,
     options: RunOptions,
+    lead: Option<&'a Arc<Lead>>,
     io: &'a Handle,
     lake: Lake,
     lock: Arc<RunLock>,
@@ -190,7 +198,13 @@ impl Session<'_> {
         let (base, state) = checkpoints.find(&plan, &start, &history, io, self.say).unzip();
         let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
         let start = Start { state: state.map(Arc::new), ..start };
-        let mut workers = Workers::start(&plan, &start, options, &events_out)?;
+        let renamed = renamed(&options.flows.left(&history), &history)?;
+        let begin = |plan: &Arc<Plan>, start: &Start, checkpoint: Option<u64>| {
+            let opening = Opening { generation, renamed: renamed.clone(), checkpoint };
+            let seat = self.lead.map(|lead| lead.open(plan, start, &opening, &events_out)).transpose()?;
+            Workers::start(plan, start, options, &events_out, seat)
+        };
+        let mut workers = begin(&plan, &start, base.as_ref().map(|base| base.epoch))?;
         let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
         if let Some(follow) = &mut follow {
             // What is there may still be being written.
@@ -212,6 +226,7 @@ impl Session<'_> {
             lock: Arc::clone(&self.lock),
             io: io.clone(),
             mail: workers.mail(),
+            lead: self.lead.cloned(),
             events,
             committers: BTreeMap::new(),
             tables,
@@ -230,7 +245,7 @@ impl Session<'_> {
         {
             let _ = workers.stop();
             supervisor.events.try_iter().for_each(drop);
-            workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+            workers = begin(&supervisor.plan, &supervisor.begin, None)?;
             supervisor.mail = workers.mail();
             outcome = supervisor.hydrate(&view);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use tokio::runtime::Handle;
 
 use super::OnEpoch;
@@ -11,6 +11,7 @@ use super::backlog::Backlog;
 use super::checkpoint::{Base, Checkpoints};
 use super::clean::clean;
 use super::clock::RunClock;
+use super::cluster::{Lead, is_loss};
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
@@ -51,6 +52,8 @@ pub(super) struct Supervisor {
     pub(super) lock: Arc<RunLock>,
     pub(super) io: Handle,
     pub(super) mail: Mail,
+    /// The other processes, if there are any.
+    pub(super) lead: Option<Arc<Lead>>,
     pub(super) events: Receiver<FromWorker>,
     pub(super) committers: BTreeMap<TableId, Committer>,
     pub(super) tables: Tables,
@@ -109,7 +112,7 @@ impl Supervisor {
             if !follow.wait(&self.stop, self.clock.until_due()) {
                 break;
             }
-            self.lock.check()?;
+            self.check()?;
             *backlog = follow.look(|look| self.look(look))?;
         }
         self.checkpoint(true, say)?;
@@ -118,6 +121,12 @@ impl Supervisor {
                 .help("what was complete stays; run again for the rest"));
         }
         Ok(())
+    }
+
+    /// Whether the run is still its own, and whole.
+    fn check(&self) -> Result<()> {
+        self.lock.check()?;
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.check())
     }
 
     fn look(&self, look: Look<'_>) -> Result<Backlog> {
@@ -166,7 +175,7 @@ impl Supervisor {
             Ok(computed) => self.settle(&open, computed, Some(resume)),
             Err(error) => {
                 // Otherwise the next run looks again at what can be finished.
-                if resume.untouched && error.fault() != Fault::Internal {
+                if resume.untouched && !is_loss(&error) {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -201,7 +210,7 @@ impl Supervisor {
 
     /// Cuts an epoch and sees it through.
     fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
-        self.lock.check()?;
+        self.check()?;
         let epoch = self.log.history().next.max(1);
         let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
@@ -231,8 +240,8 @@ impl Supervisor {
                 self.settle(&begin, computed, None)
             }
             Err(error) => {
-                // A bug of ours says nothing about the input: the epoch stays open and is tried again.
-                if error.fault() != Fault::Internal {
+                // A bug of ours, or a process that is lost, says nothing about the input: the epoch stays open and is tried again.
+                if !is_loss(&error) {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -247,9 +256,25 @@ impl Supervisor {
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
         self.mail.wall(epoch, wall_micros);
-        let (done_out, done) = bounded(share.len().max(1));
-        for (index, position) in share {
+        let (done_out, done) = unbounded();
+        let parts: Vec<(usize, usize, Position)> = match &self.lead {
+            None => share.iter().map(|(index, position)| (*index, 0, position.clone())).collect(),
+            Some(lead) => {
+                lead.hear_reads(done_out.clone());
+                let deal = |(index, position): (&usize, &Position)| {
+                    let index = *index;
+                    let dealt = lead.deal(&self.plan, index, position);
+                    dealt.into_iter().map(move |(process, part)| (index, process, part))
+                };
+                share.iter().flat_map(deal).collect()
+            }
+        };
+        for (index, process, position) in &parts {
             let Some(source) = self.plan.sources.get(*index) else { continue };
+            if let Some(lead) = self.lead.as_ref().filter(|_| *process > 0) {
+                lead.read(&self.plan, *process, *index, position, (epoch, wall_micros))?;
+                continue;
+            }
             // A source that is read from its beginning is no difference to what is stored.
             let follows = source.kind.retracts() && !self.intent.forgotten.contains(index);
             let stored = match keeper(&self.plan, *index).filter(|_| follows) {
@@ -270,14 +295,14 @@ impl Supervisor {
                 stored,
                 walls: Arc::new(walls),
                 io: self.io.clone(),
-                mail: self.mail.clone(),
+                mail: self.mail.here(),
             }
             .start(done_out.clone());
         }
         drop(done_out);
         let mut computed = Computed::default();
         // Workers hand over results while sources are still being read, so both are heard.
-        let mut reading = share.len();
+        let mut reading = parts.len();
         while reading > 0 {
             select! {
                 recv(done) -> read => {

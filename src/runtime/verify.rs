@@ -113,7 +113,7 @@ pub fn verify(pipeline: &Pipeline, options: &RunOptions) -> Result<VerifyReport>
     };
     subjects.check_epochs(&history, io)?;
     let (events_out, events) = bounded(256);
-    let workers = Workers::start(&plan, &everything, options, &events_out)?;
+    let workers = Workers::start(&plan, &everything, options, &events_out, None)?;
     let mut computed = Computed::default();
     let outcome = subjects.recompute(&everything, &history, &workers, io).and_then(|()| {
         let mail = workers.mail();

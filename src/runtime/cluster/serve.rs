@@ -1,0 +1,301 @@
+//! A process that serves the leading one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use tokio::runtime::Handle;
+
+use super::message::{self, Answer, Open, Order, Portion, Said, answers};
+use super::network::{Cut, exchange, meet};
+use super::wire::SentError;
+use crate::cluster::{Expected, Link, Listening, Member, PEER_LOST, Purpose, connect};
+use crate::dataflow::{Start, UNUSABLE};
+use crate::error::{Error, Result};
+use crate::lake::{EpochLog, Lake};
+use crate::pipeline::Pipeline;
+use crate::plan::{Plan, analyze};
+use crate::runtime::RunOptions;
+use crate::runtime::checkpoint::{Checkpoints, fingerprints};
+use crate::runtime::ingress::{Ingress, Read};
+use crate::runtime::names::found;
+use crate::runtime::outside::LakeOutside;
+use crate::runtime::worker::{FromWorker, Seat, Workers};
+
+/// Orders that wait at most.
+const MAILBOX: usize = 16;
+
+/// Serves the leading process of the run that the options' member belongs to, until the run is over.
+///
+/// # Errors
+/// Why the leading process does not want this one (user); `PEER_MISSING` and `PEER_LOST` (external); what has ended the
+/// run, as the leading process tells it.
+pub fn join(pipeline: &Pipeline, options: &RunOptions) -> Result<()> {
+    let member = options.member.as_ref().ok_or_else(|| Error::internal("a process joins nobody"))?;
+    let io = crate::runtime::io()?;
+    // Scans start tasks of the runtime.
+    let _context = io.enter();
+    let expected = member.expected(pipeline, options.workers);
+    let listening = member.listener.listen(expected.clone(), member.secret.clone(), Arc::clone(&member.say))?;
+    let address = member.hosts.get(0).unwrap_or_default();
+    let claim = expected.claim(Purpose::Control, 0);
+    let goes_on = || !options.stop.is_requested();
+    let stream = connect(address, &claim, &member.secret, member.start_timeout, &goes_on)?;
+    let cut: Arc<Cut> = Arc::default();
+    let (sender, orders) = bounded(MAILBOX);
+    let (told, why) = bounded(1);
+    let cutting = Arc::clone(&cut);
+    let hear = move |frame: Vec<u8>| match message::read::<Order>(&frame) {
+        Ok(order) => sender.send(order).is_ok(),
+        Err(error) => {
+            tracing::error!("{error}");
+            false
+        }
+    };
+    let lost = move |reason| {
+        let _ = told.send(reason);
+        cutting.now();
+    };
+    let link = Link::start(stream, member.peer_timeout, hear, lost)?;
+    let mut process = Process {
+        pipeline,
+        options,
+        member,
+        expected,
+        listening,
+        link,
+        cut,
+        io: io.handle(),
+        session: None,
+        running: None,
+    };
+    let gone = Arc::new(AtomicBool::new(false));
+    let _stopping = Stopping::start(options, &process.link, &gone);
+    let result = process.serve(&orders);
+    gone.store(true, Ordering::SeqCst);
+    match result {
+        Ok(Some(result)) => result,
+        // What broke here broke because the leading process is gone.
+        Ok(None) | Err(_) if !why.is_empty() => {
+            let why: String = why.recv().unwrap_or_default();
+            Err(Error::external(PEER_LOST, format!("{} is lost: {why}", member.hosts.show(0)))
+                .help("what was committed stays; start the run again, or let `--restart` do it"))
+        }
+        Ok(None) => Err(Error::external(PEER_LOST, format!("{} is lost", member.hosts.show(0)))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Passes a request to stop on to the leading process.
+struct Stopping;
+
+impl Stopping {
+    fn start(options: &RunOptions, link: &Arc<Link>, gone: &Arc<AtomicBool>) -> Stopping {
+        let (stop, link, gone) = (options.stop.clone(), Arc::downgrade(link), Arc::clone(gone));
+        std::thread::spawn(move || {
+            while !gone.load(Ordering::SeqCst) {
+                if !stop.pause(std::time::Duration::from_millis(500)) {
+                    if let Some(link) = link.upgrade() {
+                        // A leading process that is gone has stopped.
+                        let _ = message::send(&link, &Said(0, Answer::Stop));
+                    }
+                    return;
+                }
+            }
+        });
+        Stopping
+    }
+}
+
+struct Process<'a> {
+    pipeline: &'a Pipeline,
+    options: &'a RunOptions,
+    member: &'a Arc<Member>,
+    expected: Expected,
+    listening: Listening,
+    link: Arc<Link>,
+    cut: Arc<Cut>,
+    io: &'a Handle,
+    session: Option<Prepared>,
+    running: Option<Running>,
+}
+
+/// A dataflow that is planned.
+struct Prepared {
+    number: u64,
+    generation: u64,
+    plan: Arc<Plan>,
+    start: Start,
+}
+
+/// A dataflow that runs.
+struct Running {
+    workers: Workers,
+    reads: Sender<Read>,
+    forward: std::thread::JoinHandle<()>,
+}
+
+impl Process<'_> {
+    /// Does what it is told until the run is over; `None` if the leading process is gone.
+    fn serve(&mut self, orders: &Receiver<Order>) -> Result<Option<Result<()>>> {
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Open(open) => {
+                    self.close()?;
+                    let number = open.session;
+                    let prepared = self.prepare(&open);
+                    let result = prepared.as_ref().map(|_| ()).map_err(SentError::from);
+                    self.session = prepared.ok();
+                    self.say(number, Answer::Ready(result))?;
+                }
+                Order::Connect => {
+                    let number = self.session.as_ref().map_or(0, |session| session.number);
+                    let connected = self.connect();
+                    let result = connected.as_ref().map(|_| ()).map_err(SentError::from);
+                    self.say(number, Answer::Connected(result))?;
+                    connected?;
+                }
+                Order::Work(worker, work) => {
+                    let message = work.message()?;
+                    if let Some(running) = &self.running {
+                        // A worker that has ended has said why.
+                        running.workers.mail().send(worker, message);
+                    }
+                }
+                Order::Read(portion) => self.read(portion)?,
+                Order::Close => self.close()?,
+                Order::Over(result) => {
+                    self.close()?;
+                    return Ok(Some(result.map_err(SentError::error)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn say(&self, session: u64, answer: Answer) -> Result<()> {
+        message::send(&self.link, &Said(session, answer)).map(drop)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.session = None;
+        let Some(Running { workers, reads, forward }) = self.running.take() else { return Ok(()) };
+        let ended = workers.stop();
+        drop(reads);
+        let _ = forward.join();
+        ended
+    }
+
+    fn prepare(&self, open: &Open) -> Result<Prepared> {
+        let lake = match &self.options.lake {
+            Some(lake) => lake.clone(),
+            None => self.io.block_on(Lake::open(&self.pipeline.storage))?,
+        };
+        let (_, history) = self.io.block_on(EpochLog::load(&lake))?;
+        if history.generation() != open.generation {
+            return Err(Error::external(
+                "STORAGE_DIFFERS",
+                format!(
+                    "the storage {} is at generation {}, and the run is generation {}",
+                    lake.url(),
+                    history.generation(),
+                    open.generation
+                ),
+            )
+            .help("all processes need the same storage: a shared folder or an object store"));
+        }
+        let renamed: BTreeMap<String, String> = open.renamed.clone();
+        let outside = LakeOutside { lake: Some(lake.clone()), io: self.io.clone(), remember: false, renamed };
+        let plan = Arc::new(analyze(self.pipeline, &outside)?);
+        if fingerprints(&plan) != open.fingerprints {
+            return Err(Error::external(
+                "PLANS_DIFFER",
+                "the definitions are the same, and their plans differ: what is read has changed meanwhile",
+            )
+            .help("run again"));
+        }
+        let mut start = open.start();
+        if let Some(epoch) = open.checkpoint {
+            let mut checkpoints = Checkpoints::new(self.pipeline, &lake)?;
+            let warn = |line: &str| tracing::warn!("{line}");
+            let state = match checkpoints.find(&plan, &start, &history, self.io, &warn) {
+                Some((base, state)) if base.epoch == epoch => state,
+                _ => {
+                    return Err(Error::external(UNUSABLE, format!("the checkpoint of epoch {epoch} cannot be read")));
+                }
+            };
+            start.state = Some(Arc::new(state));
+        }
+        Ok(Prepared { number: open.session, generation: open.generation, plan, start })
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        let Some(session) = &self.session else { return Err(Error::internal("there is nothing to connect")) };
+        let at = (session.generation, session.number);
+        let streams = meet(self.member, &self.expected, &self.listening, at, &self.cut)?;
+        let workers = self.expected.workers;
+        let (builders, network) = exchange(streams, self.member.index, workers, &self.cut)?;
+        let seat = Seat {
+            first: self.member.index * workers,
+            network: Box::new(network),
+            builders,
+            others: None,
+            workers: workers * self.member.hosts.len(),
+        };
+        let (events_out, events) = bounded(256);
+        let workers = Workers::start(&session.plan, &session.start, self.options, &events_out, Some(seat))?;
+        drop(events_out);
+        let (reads, read) = unbounded();
+        let (link, number) = (Arc::clone(&self.link), session.number);
+        let forward = std::thread::spawn(move || forward(&link, number, &events, &read));
+        self.running = Some(Running { workers, reads, forward });
+        Ok(())
+    }
+
+    fn read(&self, portion: Portion) -> Result<()> {
+        let Portion { source: index, position, epoch, wall_micros } = portion;
+        let (Some(session), Some(running)) = (&self.session, &self.running) else { return Ok(()) };
+        let source = session.plan.sources.get(index);
+        let source = source.ok_or_else(|| Error::internal(format!("there is no source {index}")))?;
+        Ingress {
+            index,
+            source: source.clone(),
+            position: found(&session.plan.root, &position),
+            used: session.plan.used(index),
+            epoch,
+            wall_micros,
+            stored: None,
+            walls: Arc::default(),
+            io: self.io.clone(),
+            mail: running.workers.mail().here(),
+        }
+        .start(running.reads.clone());
+        Ok(())
+    }
+}
+
+/// Hands over what workers and readers say, until the workers have ended.
+fn forward(link: &Link, session: u64, events: &Receiver<FromWorker>, reads: &Receiver<Read>) {
+    let give = |answer| message::send(link, &Said(session, answer));
+    loop {
+        let sent = select! {
+            recv(events) -> event => match event {
+                Ok(event) => answers(event, give),
+                Err(_) => return,
+            },
+            recv(reads) -> read => match read {
+                Ok(Read { source, result }) => give(Answer::Read(source, result.map_err(|e| SentError::from(&e)))),
+                Err(_) => Ok(true),
+            },
+        };
+        match sent {
+            Ok(true) => {}
+            // The leading process is gone; the workers end as soon as that is noticed.
+            Ok(false) => return,
+            Err(error) => {
+                let _ = give(Answer::Failed(SentError::from(&error)));
+            }
+        }
+    }
+}
