@@ -132,6 +132,11 @@ impl Cluster {
         self.process.is_some_and(|process| process > 0)
     }
 
+    /// Whether what this process has to say is said by the leading one, too.
+    pub(super) fn is_echo(&self) -> bool {
+        self.serves() && self.hosts.is_none()
+    }
+
     /// Finds out what this command is, and starts other processes if that is what it does.
     pub(super) fn role(&self, stop: &Stop) -> Result<Role> {
         let index = usize::from(self.process.unwrap_or_default());

@@ -125,6 +125,8 @@ impl Run {
                 let _ = writeln!(io::stderr(), "{process} ends: {error}");
                 Ok(AGAIN)
             }
+            // The leading process is on the same terminal and says the same.
+            Err(error) if member::is_child() && self.cluster.is_echo() => Ok(error.fault().exit_code()),
             other => other.map(|()| 0),
         }
     }

@@ -26,6 +26,7 @@ mod landing;
 mod language;
 mod oracle;
 mod outside;
+mod processes;
 mod refresh;
 mod runs;
 mod sink;
