@@ -16,6 +16,8 @@ use super::member::{AGAIN, PARENT, ToChild, ToParent, family};
 const LOOK: Duration = Duration::from_millis(20);
 /// How long processes have to report after they were started.
 const START: Duration = Duration::from_secs(60);
+/// Processes that were there for so long have started well.
+const STEADY: Duration = Duration::from_secs(60);
 /// Pauses before they are started again, as long as nothing is completed; after the last one there is none.
 const PAUSES: [Duration; 5] = [
     Duration::ZERO,
@@ -45,8 +47,9 @@ pub(super) fn run(processes: &[usize], timeout: Duration, local: bool, stop: &St
     let mut pauses = PAUSES.iter();
     loop {
         let mut generation = Generation::start(processes, timeout, local)?;
+        let begun = Instant::now();
         let end = generation.watch(stop);
-        if generation.progress {
+        if generation.progress || begun.elapsed() > STEADY {
             pauses = PAUSES.iter();
         }
         drop(generation);
@@ -209,6 +212,9 @@ impl Generation {
             }
             let ended = self.ended()?;
             if ended.len() == self.children.len() {
+                for (process, status) in ended.iter().filter(|(_, status)| status.code().is_none()) {
+                    eprintln!("process {process} is lost: {status}");
+                }
                 return Ok(verdict(&ended));
             }
             if !ended.is_empty() {

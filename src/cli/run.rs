@@ -121,8 +121,9 @@ impl Run {
         };
         match result {
             Err(error) if member::is_child() && member::may_pass(&error) => {
-                let process = if self.cluster.serves() { "a process" } else { "the leading process" };
-                let _ = writeln!(io::stderr(), "{process} ends: {error}");
+                if !self.cluster.is_echo() {
+                    let _ = writeln!(io::stderr(), "{error}");
+                }
                 Ok(AGAIN)
             }
             // The leading process is on the same terminal and says the same.

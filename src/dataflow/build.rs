@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::core::{Concatenate, Filter, OkErr};
+use timely::dataflow::operators::core::{Concatenate, Exchange, Filter, OkErr};
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::generic::operator::empty;
 use timely::dataflow::{InputHandle, Scope, Stream};
@@ -81,6 +81,9 @@ pub struct Start {
     pub rejudge: BTreeSet<usize>,
     /// Replay points of decisions that have none yet: all that is known is decided now.
     pub undecided: BTreeSet<usize>,
+    /// Workers at which the changes of a dataset's tables come together, where that matters; otherwise each hands over its
+    /// own.
+    pub homes: BTreeMap<usize, usize>,
     /// What the operators remember from a checkpoint. Empty operators otherwise.
     pub state: Option<Arc<Restored>>,
 }
@@ -248,6 +251,13 @@ pub fn build<'s>(
             let mut keep = |stream: Batches<'s>, table: TableId| {
                 let wanted = if start.compare.contains(&table) { 0 } else { start.hydrated + 1 };
                 let stream = stream.filter(move |batch: &Batch| batch.epoch >= wanted);
+                let stream = match start.homes.get(&index) {
+                    Some(home) => {
+                        let home = *home as u64;
+                        stream.exchange(move |_| home)
+                    }
+                    None => stream,
+                };
                 let outbox = outbox.clone();
                 closed.push(commit(
                     stream,

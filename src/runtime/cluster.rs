@@ -1,14 +1,14 @@
 //! One run in several processes.
 //!
 //! Every process makes the same plan from the same definitions and runs its share of the workers. Process 0 leads: it is
-//! the supervisor of the run, has the storage, the epoch log and the committers. The others serve: they read the files that
-//! they are given, compute, and hand over what their workers made of an epoch.
+//! the supervisor of the run, and has the epoch log. The others serve: they read the files that they are given, compute, and
+//! commit the tables that are theirs when they are told to.
 //!
 //! ```text
-//!              orders: open, rows, wall, end of an epoch, files to read, close
+//!              orders: open, wall, end of an epoch, files to read, commit, close
 //!   lead ────────────────────────────────────────────────────────────────────────> serve
 //!   process 0 <─────────────────────────────────────────────────────────────────── process 1, 2, …
-//!              answers: ready, changes, faults, counts, what reading came to
+//!              answers: ready, faults, counts, what reading and commits came to
 //!        workers <════════════ rows by key, progress: timely's own ════════════> workers
 //! ```
 //!

@@ -140,8 +140,8 @@ impl Session<'_> {
         };
         let generation = self.lock.generation;
         // The run that began the epoch may be at a commit still, or wake up to one: what the tables hold of it is known only
-        // when it is shut out.
-        let fenced = self.lock.took_over || history.open.is_some();
+        // when it is shut out. So may a process of a run that lost it and ended.
+        let fenced = self.lock.took_over || history.open.is_some() || self.lead.is_some();
         let open = |ready: &Ready, history: &History| -> Result<Tables> {
             let mut tables =
                 Tables::open(&ready.plan, lake, history, (&ready.intent, &ready.start.compare), generation, io)?;
@@ -197,7 +197,10 @@ impl Session<'_> {
         let mut checkpoints = Checkpoints::new(self.pipeline, lake)?;
         let (base, state) = checkpoints.find(&plan, &start, &history, io, self.say).unzip();
         let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
-        let start = Start { state: state.map(Arc::new), ..start };
+        // What replaces a table, and what leaves some out, is told by rows that only this process sees.
+        let alone = !intent.replaced.is_empty() || options.selection.is_selective();
+        let homes = self.lead.map(|lead| lead.homes(&plan, alone)).unwrap_or_default();
+        let start = Start { homes, state: state.map(Arc::new), ..start };
         let renamed = renamed(&options.flows.left(&history), &history)?;
         let begin = |plan: &Arc<Plan>, start: &Start, checkpoint: Option<u64>| {
             let opening = Opening { generation, renamed: renamed.clone(), checkpoint };

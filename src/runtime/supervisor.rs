@@ -12,7 +12,7 @@ use super::checkpoint::{Base, Checkpoints};
 use super::clean::clean;
 use super::clock::RunClock;
 use super::cluster::{Lead, is_loss};
-use super::commit::{CommitDone, Committer, ToCommitter};
+use super::commit::{CommitDone, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
 use super::follow::{Follow, Look, Stop};
@@ -23,6 +23,7 @@ use super::lock::RunLock;
 use super::names::logged;
 use super::report::RunReport;
 use super::resume::Resume;
+use super::settle::Keeper;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
@@ -55,7 +56,7 @@ pub(super) struct Supervisor {
     /// The other processes, if there are any.
     pub(super) lead: Option<Arc<Lead>>,
     pub(super) events: Receiver<FromWorker>,
-    pub(super) committers: BTreeMap<TableId, Committer>,
+    pub(super) committers: BTreeMap<TableId, Keeper>,
     pub(super) tables: Tables,
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
@@ -150,9 +151,9 @@ impl Supervisor {
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
             return Err(error.help("rows that were stored before do not fit the definitions of now"));
         }
-        self.start_committers();
+        self.start_committers()?;
         for (table, batches) in computed.changes {
-            self.hand_over(table, ToCommitter::Hold(batches))?;
+            self.hand_over(table, ToCommitter::Hold { epoch, batches })?;
         }
         Ok(())
     }
@@ -189,7 +190,7 @@ impl Supervisor {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
         for id in [TableId::Rows(at), TableId::Quarantine(at)] {
             let Some(committer) = self.committers.get(&id) else { continue };
-            let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
+            let Some(table) = self.io.block_on(Table::open(&self.lake, committer.path()))? else { continue };
             let before = self.versions.insert(table_key(&self.plan, id), table.version());
             let before = before.filter(|_| retracts || !self.begin.rejudge.contains(&at));
             // Nothing of a table that is read again is here but what came with the epoch.
@@ -279,7 +280,7 @@ impl Supervisor {
             let follows = source.kind.retracts() && !self.intent.forgotten.contains(index);
             let stored = match keeper(&self.plan, *index).filter(|_| follows) {
                 Some(at) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => self.io.block_on(Table::open(&self.lake, &committer.path))?.map(Arc::new),
+                    Some(committer) => self.io.block_on(Table::open(&self.lake, committer.path()))?.map(Arc::new),
                     None => None,
                 },
                 None => None,

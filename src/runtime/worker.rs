@@ -239,7 +239,11 @@ impl Workers {
         self.halt();
         let guards = self.guards.take();
         for result in guards.map(WorkerGuards::join).into_iter().flatten() {
-            result.map_err(|e| Error::internal(format!("a worker ended badly: {e}")))?;
+            result.map_err(|e| match &self.network {
+                // Its own panics are caught before.
+                Some(_) => Error::external(PEER_LOST, "the exchange with another process broke off"),
+                None => Error::internal(format!("a worker ended badly: {e}")),
+            })?;
         }
         self.network.take().map_or(Ok(()), Network::end)
     }

@@ -123,8 +123,12 @@ fn strings(arguments: &[&str]) -> Vec<String> {
 
 /// Runs everything that has landed in so many processes.
 pub(crate) fn run(project: &Project, processes: usize, workers: usize) -> Result<(), String> {
-    let arguments = strings(&["run", "--processes", &processes.to_string(), "--workers", &workers.to_string()]);
-    match Going::start(project, &arguments, &[]).end() {
+    run_with(project, processes, workers, &[])
+}
+
+fn run_with(project: &Project, processes: usize, workers: usize, more: &[&str]) -> Result<(), String> {
+    let arguments = ["run", "--processes", &processes.to_string(), "--workers", &workers.to_string()];
+    match Going::start(project, &strings(&[&arguments, more].concat()), &[]).end() {
         (0, _) => Ok(()),
         (code, text) => Err(format!("{processes} processes: {code}: {text}")),
     }
@@ -140,14 +144,34 @@ fn processes_do_not_show() {
         run(&project, processes, workers).unwrap();
         assert_same_contents(&format!("{processes} processes of {workers}"), &contents(&project), &expected);
     }
-    // Each batch in another number of them.
+    // Each batch in another number of them. A checkpoint is due at any time, and taken by one process alone.
     let project = without_feeds();
-    for (batch, (processes, workers)) in [(2, 2), (3, 1), (1, 1)].into_iter().enumerate() {
+    let spec = fs::read_to_string(project.spec()).unwrap();
+    let always = "configuration:\n  silverflow.checkpoint.rows: \"1\"\n";
+    fs::write(project.spec(), spec.replace("configuration:\n", always)).unwrap();
+    for (batch, (processes, workers)) in [(1, 2), (2, 2), (3, 1)].into_iter().enumerate() {
         land_batch(&project, batch);
         run(&project, processes, workers).unwrap();
     }
     assert_same_contents("batch by batch", &contents(&project), &expected);
     project.assert_clean("batch by batch");
+    run_with(&project, 2, 1, &["--full-refresh-all"]).unwrap();
+    assert_same_contents("made anew", &contents(&project), &expected);
+}
+
+#[test]
+fn tables_follow_edited_definitions_and_refreshes_in_several_processes() {
+    let project = orders();
+    run(&project, 2, 1).unwrap();
+    project.define(&definitions(2, "product"));
+    land(&project, &mut Dice::new(2), 7);
+    run(&project, 3, 1).unwrap();
+    assert_as_if_alone(&project, &definitions(2, "product"), "edited");
+    run_with(&project, 2, 1, &["--full-refresh", "history"]).unwrap();
+    land(&project, &mut Dice::new(4), 8);
+    run_with(&project, 2, 1, &["--refresh", "orders"]).unwrap();
+    run(&project, 2, 2).unwrap();
+    assert_as_if_alone(&project, &definitions(2, "product"), "refreshed");
 }
 
 #[test]
@@ -205,8 +229,14 @@ fn orders() -> Project {
 
 /// The same input, run by one process.
 #[track_caller]
-fn assert_as_if_alone(project: &Project, context: &str) {
-    let other = Project::new(&definitions(0, "product, amount"));
+fn assert_undisturbed(project: &Project, context: &str) {
+    assert_as_if_alone(project, &definitions(0, "product, amount"), context);
+}
+
+/// The same input, run by one process under these definitions.
+#[track_caller]
+fn assert_as_if_alone(project: &Project, sql: &str, context: &str) {
+    let other = Project::new(sql);
     copy_folder(&project.path("landing"), &other.path("landing"));
     other.run(2).unwrap();
     for table in TABLES {
@@ -248,7 +278,7 @@ fn strangers_at_the_start_are_named_and_disturb_nothing() {
     let right = process(&project, "1", "1", "right");
     lead.ends_with(0, &["the hash of the definitions", "complete"]);
     right.ends_with(0, &[]);
-    assert_as_if_alone(&project, "strangers");
+    assert_undisturbed(&project, "strangers");
     drop((idle, probe, version));
 }
 
@@ -341,7 +371,7 @@ fn each_process_is_killed_in_turn_while_files_arrive() {
     }
     going.signal("TERM");
     going.ends_with(0, &["is lost", "starting again"]);
-    assert_as_if_alone(&project, &format!("seed {seed}"));
+    assert_undisturbed(&project, &format!("seed {seed}"));
     println!("restart at most {slowest:?}");
     assert!(slowest < Duration::from_secs(30), "a restart took {slowest:?}");
 }
@@ -365,7 +395,7 @@ fn a_process_that_is_stopped_is_found_out_and_replaced() {
     }
     going.signal("TERM");
     going.ends_with(0, &["no sign of life"]);
-    assert_as_if_alone(&project, "stopped");
+    assert_undisturbed(&project, "stopped");
 }
 
 #[test]
@@ -388,7 +418,7 @@ fn a_host_that_hangs_ends_the_run_and_writes_nothing_when_it_wakes_up() {
     lead.signal("CONT");
     let (code, text) = lead.end();
     assert!(code == 3 && (text.contains("PEER_LOST") || text.contains("FENCED")), "{code}: {text}");
-    assert_as_if_alone(&project, "woken up");
+    assert_undisturbed(&project, "woken up");
 }
 
 #[test]
@@ -405,7 +435,7 @@ fn a_signal_to_any_host_ends_the_run_after_the_epoch_at_hand() {
     served.signal("TERM");
     lead.ends_with(0, &[]);
     served.ends_with(0, &[]);
-    assert_as_if_alone(&project, "asked to end");
+    assert_undisturbed(&project, "asked to end");
 }
 
 #[test]
@@ -427,5 +457,5 @@ fn hosts_that_restart_go_on_when_a_lost_one_comes_back() {
     lead.signal("TERM");
     lead.ends_with(0, &["is lost"]);
     served.ends_with(0, &[]);
-    assert_as_if_alone(&project, "restarted");
+    assert_undisturbed(&project, "restarted");
 }

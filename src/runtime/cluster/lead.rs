@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use silverflow_operators::stable_hash;
 
-use super::message::{self, Answer, Open, Order, Portion, Said, Work, batches};
+use super::message::{self, Answer, Commit, Open, Order, Portion, Said, Work};
 use super::network::{Cut, exchange, meet};
 use super::wire::SentError;
 use crate::cluster::{Arrival, Expected, Link, Listening, Member, PEER_LOST, PEER_MISSING, Purpose};
-use crate::dataflow::{Outcome, Start};
+use crate::dataflow::{Outcome, Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{FileId, Position};
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, SourceKind};
+use crate::plan::{DatasetPlan, Plan, SourceKind, Stored};
 use crate::runtime::checkpoint::fingerprints;
+use crate::runtime::commit::{CommitDone, ToCommitter};
 use crate::runtime::ingress::Read;
 use crate::runtime::names::logged;
 use crate::runtime::worker::{FromWorker, Post, Seat, ToWorker};
@@ -67,6 +69,7 @@ struct Session {
     number: u64,
     events: Sender<FromWorker>,
     reads: Option<Sender<Read>>,
+    commits: Option<Sender<CommitDone>>,
     steps: Sender<(usize, Result<()>)>,
 }
 
@@ -87,11 +90,15 @@ impl Heard {
         let loss = Loss { process, why };
         held(&self.lost).get_or_insert_with(|| loss.clone());
         if let Some(session) = &*held(&self.current) {
-            let (events, steps) = (session.events.clone(), session.steps.clone());
+            let (events, steps, commits) = (session.events.clone(), session.steps.clone(), session.commits.clone());
             let (event, step) = (FromWorker::Lost(self.error(&loss)), Err(self.error(&loss)));
+            let commit = CommitDone { table: TableId::Rows(usize::MAX), result: Err(self.error(&loss)) };
             // Whoever hears it may be busy, and may be gone.
             std::thread::spawn(move || {
                 let _ = steps.send((process, step));
+                if let Some(commits) = commits {
+                    let _ = commits.send(commit);
+                }
                 let _ = events.send(event);
             });
         }
@@ -115,9 +122,9 @@ impl Heard {
             self.stop.request();
             return Ok(());
         }
-        let (events, reads, steps) = match &*held(&self.current) {
+        let (events, reads, commits, steps) = match &*held(&self.current) {
             Some(session) if session.number == number => {
-                (session.events.clone(), session.reads.clone(), session.steps.clone())
+                (session.events.clone(), session.reads.clone(), session.commits.clone(), session.steps.clone())
             }
             // Of a dataflow that has ended.
             _ => return Ok(()),
@@ -135,8 +142,14 @@ impl Heard {
                 }
                 return Ok(());
             }
-            Answer::Changes(table, epoch, sent) => {
-                FromWorker::Outcome(Outcome::Changes { table, epoch, batches: batches(sent)? })
+            Answer::Committed(table, result) => {
+                if let Some(commits) = commits {
+                    let _ = commits.send(CommitDone { table, result: result.map_err(place) });
+                }
+                return Ok(());
+            }
+            Answer::Changed(table, epoch) => {
+                FromWorker::Outcome(Outcome::Changes { table, epoch, batches: Vec::new() })
             }
             Answer::Faults(epoch, faults) => {
                 let faults = faults.into_iter().map(Into::into).collect();
@@ -217,7 +230,8 @@ impl Lead {
         self.check()?;
         let number = self.session.fetch_add(1, Ordering::SeqCst) + 1;
         let (steps, stepped) = bounded(2 * self.links.len());
-        *held(&self.heard.current) = Some(Session { number, events: events.clone(), reads: None, steps });
+        *held(&self.heard.current) =
+            Some(Session { number, events: events.clone(), reads: None, commits: None, steps });
         // It may have gone just before it could be told to the session.
         self.check()?;
         let open = Open {
@@ -230,6 +244,7 @@ impl Lead {
             compare: start.compare.clone(),
             rejudge: start.rejudge.clone(),
             undecided: start.undecided.clone(),
+            homes: start.homes.clone(),
         };
         let ready = self.tell(&Order::Open(Box::new(open))).and_then(|()| self.all(&stepped));
         if let Err(error) = ready {
@@ -260,6 +275,56 @@ impl Lead {
             })),
             workers: self.expected.workers * self.member.hosts.len(),
         })
+    }
+
+    /// Where the changes of each dataset come together: the worker of the process that commits its tables. With `alone` this
+    /// process commits all of them.
+    pub fn homes(&self, plan: &Plan, alone: bool) -> BTreeMap<usize, usize> {
+        let workers = self.expected.workers as u64;
+        let all = if alone { workers } else { workers * self.member.hosts.len() as u64 };
+        let stored = plan.datasets.iter().enumerate().filter(|(_, dataset)| dataset.stored != Stored::No);
+        let home = |(index, dataset): (usize, &DatasetPlan)| {
+            (index, usize::try_from(stable_hash(dataset.label().as_bytes()) % all.max(1)).unwrap_or(0))
+        };
+        stored.map(home).collect()
+    }
+
+    /// The process that commits a table.
+    pub fn home(&self, start: &Start, table: TableId) -> usize {
+        let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+        start.homes.get(&index).map_or(0, |worker| worker / self.expected.workers)
+    }
+
+    /// Leaves tables to the processes that commit them. What their commits come to goes to `commits`.
+    ///
+    /// # Errors
+    /// `PEER_LOST` (external).
+    pub fn adopt(&self, commits: Sender<CommitDone>) -> Result<()> {
+        if let Some(session) = &mut *held(&self.heard.current) {
+            session.commits = Some(commits);
+        }
+        self.check()?;
+        self.tell(&Order::Adopt)
+    }
+
+    /// Hands a committer's message to the process that has it. It has the changes that come from workers; there are none
+    /// here.
+    ///
+    /// # Errors
+    /// `PEER_LOST` (external).
+    pub fn hand_over(&self, process: usize, table: TableId, message: ToCommitter) -> Result<()> {
+        let order = match message {
+            ToCommitter::Hold { epoch, .. } => Order::Hold(table, epoch),
+            ToCommitter::Commit { epoch, compare, metrics, .. } => {
+                Order::Commit(Commit { table, epoch, compare, metrics })
+            }
+            ToCommitter::Prepare => Order::Prepare(table),
+        };
+        let link = process.checked_sub(1).and_then(|at| self.links.get(at));
+        match link.map(|link| message::send(link, &order)).transpose()? {
+            Some(true) => Ok(()),
+            _ => Err(self.gone(process)),
+        }
     }
 
     fn tell(&self, order: &Order) -> Result<()> {
@@ -375,7 +440,7 @@ impl Post for Others {
     fn deliver(&self, worker: usize, message: ToWorker) -> bool {
         let process = worker / self.workers.max(1);
         let Some(link) = process.checked_sub(1).and_then(|at| self.links.get(at)) else { return false };
-        let sent = Work::of(message).and_then(|work| message::send(link, &Order::Work(worker, work)));
+        let sent = message::send(link, &Order::Work(worker, Work::of(message)));
         sent.unwrap_or_else(|error| {
             self.heard.lose(process, error.to_string());
             false

@@ -5,16 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use silverflow_operators::Epoch;
 
-use super::wire::{Sent, SentError, SentFault};
+use super::wire::{SentError, SentFault};
 use crate::cluster::Link;
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, TableId};
 use crate::error::{Error, Result};
-use crate::lake::Position;
+use crate::lake::{Committed, Position};
 use crate::runtime::worker::{FromWorker, ToWorker};
 use crate::sources::ReadStats;
-
-/// Bytes of rows in one message, nearly: a larger result goes in several.
-const AT_ONCE: usize = 16 << 20;
 
 /// From the leading process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +24,14 @@ pub(super) enum Order {
     Work(usize, Work),
     /// Read this part of an epoch.
     Read(Portion),
+    /// Open the tables that this process commits.
+    Adopt,
+    /// The changes of an epoch to a table that this process commits are not to be committed yet.
+    Hold(TableId, Epoch),
+    /// Commit them.
+    Commit(Commit),
+    /// Learn where the table's rows are.
+    Prepare(TableId),
     /// End the dataflow.
     Close,
     /// The run is over.
@@ -36,7 +41,7 @@ pub(super) enum Order {
 /// To a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Work {
-    Rows(Inlet, Sent),
+    Rows(Inlet, Batch),
     Wall(Epoch, i64),
     End(Epoch),
     Snapshot,
@@ -60,6 +65,7 @@ pub(super) struct Open {
     pub(super) compare: BTreeSet<TableId>,
     pub(super) rejudge: BTreeSet<usize>,
     pub(super) undecided: BTreeSet<usize>,
+    pub(super) homes: BTreeMap<usize, usize>,
 }
 
 impl Open {
@@ -69,6 +75,7 @@ impl Open {
             compare: self.compare.clone(),
             rejudge: self.rejudge.clone(),
             undecided: self.undecided.clone(),
+            homes: self.homes.clone(),
             state: None,
         }
     }
@@ -87,6 +94,17 @@ pub(super) struct Portion {
     pub(super) wall_micros: i64,
 }
 
+/// The commit of a table.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Commit {
+    pub(super) table: TableId,
+    pub(super) epoch: Epoch,
+    /// All that was held, too, as the difference to what the table holds.
+    pub(super) compare: bool,
+    /// Numbers to be kept with it.
+    pub(super) metrics: BTreeMap<String, u64>,
+}
+
 /// From another process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
@@ -94,8 +112,8 @@ pub(super) enum Answer {
     Ready(Result<(), SentError>),
     /// Its workers are connected, or why not.
     Connected(Result<(), SentError>),
-    /// Changes of a table.
-    Changes(TableId, Epoch, Vec<Sent>),
+    /// There are changes of a table that this process commits.
+    Changed(TableId, Epoch),
     /// Faults of rows.
     Faults(Epoch, Vec<SentFault>),
     /// A worker is done with an epoch.
@@ -104,6 +122,8 @@ pub(super) enum Answer {
     Failed(SentError),
     /// What reading a portion came to, by source.
     Read(usize, Result<ReadStats, SentError>),
+    /// What a commit came to: what was committed, and the table's version after it.
+    Committed(TableId, Result<(Option<Committed>, i64), SentError>),
     /// Someone has asked this process to end.
     Stop,
 }
@@ -134,57 +154,38 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(frame: &[u8]) -> Result<T> {
 }
 
 impl Work {
-    pub(super) fn of(message: ToWorker) -> Result<Work> {
-        Ok(match message {
-            ToWorker::Rows(inlet, batch) => Work::Rows(inlet, Sent::of(&batch).map_err(broken)?),
+    pub(super) fn of(message: ToWorker) -> Work {
+        match message {
+            ToWorker::Rows(inlet, batch) => Work::Rows(inlet, batch),
             ToWorker::Wall(epoch, wall) => Work::Wall(epoch, wall),
             ToWorker::End(epoch) => Work::End(epoch),
             ToWorker::Snapshot => Work::Snapshot,
-        })
+        }
     }
 
-    pub(super) fn message(self) -> Result<ToWorker> {
-        Ok(match self {
-            Work::Rows(inlet, rows) => ToWorker::Rows(inlet, rows.batch().map_err(broken)?),
+    pub(super) fn message(self) -> ToWorker {
+        match self {
+            Work::Rows(inlet, batch) => ToWorker::Rows(inlet, batch),
             Work::Wall(epoch, wall) => ToWorker::Wall(epoch, wall),
             Work::End(epoch) => ToWorker::End(epoch),
             Work::Snapshot => ToWorker::Snapshot,
-        })
+        }
     }
 }
 
-/// What a worker has said, in messages of a bounded size.
-pub(super) fn answers(event: FromWorker, mut give: impl FnMut(Answer) -> Result<bool>) -> Result<bool> {
-    match event {
-        FromWorker::Outcome(Outcome::Changes { table, epoch, batches }) => {
-            let (mut sent, mut size) = (Vec::new(), 0);
-            for batch in &batches {
-                let one = Sent::of(batch).map_err(broken)?;
-                size += one.size();
-                sent.push(one);
-                if size >= AT_ONCE {
-                    size = 0;
-                    if !give(Answer::Changes(table, epoch, std::mem::take(&mut sent)))? {
-                        return Ok(false);
-                    }
-                }
-            }
-            if sent.is_empty() { Ok(true) } else { give(Answer::Changes(table, epoch, sent)) }
-        }
+/// What a worker has said; its changes stay where they are.
+pub(super) fn answer(event: FromWorker) -> Option<Answer> {
+    Some(match event {
+        FromWorker::Outcome(Outcome::Changes { table, epoch, .. }) => Answer::Changed(table, epoch),
         FromWorker::Outcome(Outcome::Faults { epoch, faults }) => {
-            give(Answer::Faults(epoch, faults.into_iter().map(SentFault::from).collect()))
+            Answer::Faults(epoch, faults.into_iter().map(SentFault::from).collect())
         }
-        FromWorker::Done { epoch, counts, due } => give(Answer::Done(epoch, counts, due)),
-        FromWorker::NotBuilt(error) | FromWorker::Lost(error) => give(Answer::Failed(SentError::from(&error))),
+        FromWorker::Done { epoch, counts, due } => Answer::Done(epoch, counts, due),
+        FromWorker::NotBuilt(error) | FromWorker::Lost(error) => Answer::Failed(SentError::from(&error)),
         FromWorker::Panicked(message) => {
             let error = Error::internal(format!("a worker panicked: {message}"));
-            give(Answer::Failed(SentError::from(&error)))
+            Answer::Failed(SentError::from(&error))
         }
-        FromWorker::Snapshot { .. } => Ok(true),
-    }
-}
-
-/// Rows that have come.
-pub(super) fn batches(sent: Vec<Sent>) -> Result<Vec<Batch>> {
-    sent.into_iter().map(|one| one.batch().map_err(broken)).collect()
+        FromWorker::Snapshot { .. } => return None,
+    })
 }

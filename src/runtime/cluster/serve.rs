@@ -1,26 +1,30 @@
 //! A process that serves the leading one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use silverflow_operators::Epoch;
 use tokio::runtime::Handle;
 
-use super::message::{self, Answer, Open, Order, Portion, Said, answers};
+use super::message::{self, Answer, Commit, Open, Order, Portion, Said, answer};
 use super::network::{Cut, exchange, meet};
 use super::wire::SentError;
 use crate::cluster::{Expected, Link, Listening, Member, PEER_LOST, Purpose, connect};
-use crate::dataflow::{Start, UNUSABLE};
+use crate::dataflow::{Batch, Outcome, Start, TableId, UNUSABLE};
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 use crate::runtime::RunOptions;
 use crate::runtime::checkpoint::{Checkpoints, fingerprints};
+use crate::runtime::commit::{CommitDone, Committer, ToCommitter};
 use crate::runtime::ingress::{Ingress, Read};
 use crate::runtime::names::found;
 use crate::runtime::outside::LakeOutside;
+use crate::runtime::settle::start_committer;
+use crate::runtime::tables::adopt;
 use crate::runtime::worker::{FromWorker, Seat, Workers};
 
 /// Orders that wait at most.
@@ -127,13 +131,40 @@ struct Prepared {
     generation: u64,
     plan: Arc<Plan>,
     start: Start,
+    lake: Lake,
 }
 
 /// A dataflow that runs.
 struct Running {
     workers: Workers,
     reads: Sender<Read>,
+    commits: Sender<CommitDone>,
+    /// What the workers made of epochs that are not committed yet.
+    pending: Pending,
+    committers: BTreeMap<TableId, Committer>,
     forward: std::thread::JoinHandle<()>,
+}
+
+/// Changes by epoch and table.
+type Pending = Arc<Mutex<BTreeMap<(Epoch, TableId), Vec<Batch>>>>;
+
+impl Running {
+    /// The changes of an epoch to a table. What is left of earlier epochs came to nothing.
+    fn take(&self, table: TableId, epoch: Epoch) -> Vec<Batch> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = pending.split_off(&(epoch, TableId::Rows(0)));
+        *pending = later;
+        pending.remove(&(epoch, table)).unwrap_or_default()
+    }
+
+    /// Hands a message to the committer of a table.
+    fn hand_over(&self, table: TableId, message: ToCommitter) -> Result<()> {
+        match self.committers.get(&table) {
+            Some(committer) if committer.send(message) => Ok(()),
+            Some(_) => Err(Error::internal("a committer has ended")),
+            None => Err(Error::internal(format!("{table:?} is not committed here"))),
+        }
+    }
 }
 
 impl Process<'_> {
@@ -157,13 +188,35 @@ impl Process<'_> {
                     connected?;
                 }
                 Order::Work(worker, work) => {
-                    let message = work.message()?;
                     if let Some(running) = &self.running {
                         // A worker that has ended has said why.
-                        running.workers.mail().send(worker, message);
+                        running.workers.mail().send(worker, work.message());
                     }
                 }
                 Order::Read(portion) => self.read(portion)?,
+                Order::Adopt => {
+                    if let Err(error) = self.adopt() {
+                        let number = self.session.as_ref().map_or(0, |session| session.number);
+                        self.say(number, Answer::Failed(SentError::from(&error)))?;
+                    }
+                }
+                Order::Hold(table, epoch) => {
+                    if let Some(running) = &self.running {
+                        let batches = running.take(table, epoch);
+                        running.hand_over(table, ToCommitter::Hold { epoch, batches })?;
+                    }
+                }
+                Order::Commit(Commit { table, epoch, compare, metrics }) => {
+                    if let Some(running) = &self.running {
+                        let batches = running.take(table, epoch);
+                        running.hand_over(table, ToCommitter::Commit { epoch, batches, compare, metrics })?;
+                    }
+                }
+                Order::Prepare(table) => {
+                    if let Some(running) = &self.running {
+                        running.hand_over(table, ToCommitter::Prepare)?;
+                    }
+                }
                 Order::Close => self.close()?,
                 Order::Over(result) => {
                     self.close()?;
@@ -180,9 +233,12 @@ impl Process<'_> {
 
     fn close(&mut self) -> Result<()> {
         self.session = None;
-        let Some(Running { workers, reads, forward }) = self.running.take() else { return Ok(()) };
+        let Some(Running { workers, reads, commits, committers, forward, .. }) = self.running.take() else {
+            return Ok(());
+        };
+        drop(committers);
         let ended = workers.stop();
-        drop(reads);
+        drop((reads, commits));
         let _ = forward.join();
         ended
     }
@@ -227,7 +283,7 @@ impl Process<'_> {
             };
             start.state = Some(Arc::new(state));
         }
-        Ok(Prepared { number: open.session, generation: open.generation, plan, start })
+        Ok(Prepared { number: open.session, generation: open.generation, plan, start, lake })
     }
 
     fn connect(&mut self) -> Result<()> {
@@ -247,9 +303,33 @@ impl Process<'_> {
         let workers = Workers::start(&session.plan, &session.start, self.options, &events_out, Some(seat))?;
         drop(events_out);
         let (reads, read) = unbounded();
-        let (link, number) = (Arc::clone(&self.link), session.number);
-        let forward = std::thread::spawn(move || forward(&link, number, &events, &read));
-        self.running = Some(Running { workers, reads, forward });
+        let (commits, done) = unbounded();
+        let pending = Pending::default();
+        let desk = Desk {
+            link: Arc::clone(&self.link),
+            session: session.number,
+            events,
+            reads: read,
+            commits: done,
+            pending: Arc::clone(&pending),
+        };
+        let forward = std::thread::spawn(move || desk.forward());
+        self.running = Some(Running { workers, reads, commits, pending, committers: BTreeMap::new(), forward });
+        Ok(())
+    }
+
+    /// Opens the tables that are committed here.
+    fn adopt(&mut self) -> Result<()> {
+        let (Some(session), Some(running)) = (&self.session, &mut self.running) else { return Ok(()) };
+        let own = |worker: &usize| worker / self.expected.workers == self.member.index;
+        for (index, _) in session.start.homes.iter().filter(|(_, worker)| own(worker)) {
+            let compare = &session.start.compare;
+            let tables = adopt(&session.plan, &session.lake, *index, compare, session.generation, self.io)?;
+            for (id, table) in tables {
+                let committer = start_committer(&session.plan, id, table, self.io, &running.commits);
+                running.committers.insert(id, committer);
+            }
+        }
         Ok(())
     }
 
@@ -275,27 +355,51 @@ impl Process<'_> {
     }
 }
 
-/// Hands over what workers and readers say, until the workers have ended.
-fn forward(link: &Link, session: u64, events: &Receiver<FromWorker>, reads: &Receiver<Read>) {
-    let give = |answer| message::send(link, &Said(session, answer));
-    loop {
-        let sent = select! {
-            recv(events) -> event => match event {
-                Ok(event) => answers(event, give),
-                Err(_) => return,
-            },
-            recv(reads) -> read => match read {
-                Ok(Read { source, result }) => give(Answer::Read(source, result.map_err(|e| SentError::from(&e)))),
-                Err(_) => Ok(true),
-            },
-        };
-        match sent {
-            Ok(true) => {}
-            // The leading process is gone; the workers end as soon as that is noticed.
-            Ok(false) => return,
-            Err(error) => {
-                let _ = give(Answer::Failed(SentError::from(&error)));
+/// Hands over what workers, readers and committers say.
+struct Desk {
+    link: Arc<Link>,
+    session: u64,
+    events: Receiver<FromWorker>,
+    reads: Receiver<Read>,
+    commits: Receiver<CommitDone>,
+    pending: Pending,
+}
+
+impl Desk {
+    /// Works until the workers have ended.
+    fn forward(self) {
+        loop {
+            let answer = select! {
+                recv(self.events) -> event => match event {
+                    Ok(event) => self.keep(event),
+                    Err(_) => return,
+                },
+                recv(self.reads) -> read => read.ok().map(|Read { source, result }| {
+                    Answer::Read(source, result.map_err(|e| SentError::from(&e)))
+                }),
+                recv(self.commits) -> done => done.ok().map(|CommitDone { table, result }| {
+                    Answer::Committed(table, result.map_err(|e| SentError::from(&e)))
+                }),
+            };
+            let Some(answer) = answer else { continue };
+            match message::send(&self.link, &Said(self.session, answer)) {
+                Ok(true) => {}
+                // The leading process is gone; the workers end as soon as that is noticed.
+                Ok(false) => return,
+                Err(error) => {
+                    let failed = Answer::Failed(SentError::from(&error));
+                    let _ = message::send(&self.link, &Said(self.session, failed));
+                }
             }
         }
+    }
+
+    /// Keeps changes here, and gives what is told of an event.
+    fn keep(&self, mut event: FromWorker) -> Option<Answer> {
+        if let FromWorker::Outcome(Outcome::Changes { table, epoch, batches }) = &mut event {
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.entry((*epoch, *table)).or_default().append(batches);
+        }
+        answer(event)
     }
 }

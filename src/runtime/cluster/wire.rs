@@ -1,90 +1,13 @@
-//! How rows and errors go from process to process.
+//! How errors go from process to process.
 
 use std::collections::BTreeSet;
-use std::io::Cursor;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use arrow::array::RecordBatch;
-use arrow::error::ArrowError;
-use arrow_ipc::reader::StreamReader;
-use arrow_ipc::writer::StreamWriter;
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use silverflow_operators::Epoch;
 
-use crate::dataflow::{Batch, RowFault};
+use crate::dataflow::RowFault;
 use crate::error::{Error, Fault, Place};
-
-/// Bytes, as one string.
-#[derive(Debug, Default)]
-pub(super) struct Blob(pub(super) Vec<u8>);
-
-impl Serialize for Blob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-struct BlobVisitor;
-
-impl<'de> Visitor<'de> for BlobVisitor {
-    type Value = Blob;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("bytes")
-    }
-
-    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
-        Ok(Blob(bytes.to_vec()))
-    }
-
-    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Blob, E> {
-        Ok(Blob(bytes))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Blob, A::Error> {
-        Err(A::Error::custom("bytes are expected"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Blob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
-        deserializer.deserialize_byte_buf(BlobVisitor)
-    }
-}
-
-/// A batch in Arrow's stream format, and what goes with its rows.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Sent {
-    epoch: Epoch,
-    arrived: Epoch,
-    pairs: bool,
-    diffs: Option<Vec<i64>>,
-    rows: Blob,
-}
-
-impl Sent {
-    pub(super) fn of(batch: &Batch) -> Result<Sent, ArrowError> {
-        let mut writer = StreamWriter::try_new(Vec::new(), batch.rows.schema_ref())?;
-        writer.write(&batch.rows)?;
-        let rows = Blob(writer.into_inner()?);
-        let diffs = batch.diffs.as_ref().map(|diffs| diffs.to_vec());
-        Ok(Sent { epoch: batch.epoch, arrived: batch.arrived, pairs: batch.pairs, diffs, rows })
-    }
-
-    pub(super) fn batch(self) -> Result<Batch, ArrowError> {
-        let mut reader = StreamReader::try_new(Cursor::new(self.rows.0), None)?;
-        let schema = reader.schema();
-        let rows = reader.next().unwrap_or_else(|| Ok(RecordBatch::new_empty(schema)))?;
-        let diffs = self.diffs.map(Into::into);
-        Ok(Batch { epoch: self.epoch, arrived: self.arrived, rows, diffs, pairs: self.pairs })
-    }
-
-    /// Bytes, nearly.
-    pub(super) fn size(&self) -> usize {
-        self.rows.0.len() + self.diffs.as_ref().map_or(0, |diffs| diffs.len() * 8)
-    }
-}
 
 /// A code that has come from elsewhere. There are as many as releases have.
 fn code(text: String) -> &'static str {
@@ -191,39 +114,8 @@ impl From<SentFault> for Box<RowFault> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Arc;
-
-    use arrow::array::{Int64Array, RecordBatchOptions, StringArray};
-    use arrow::datatypes::{DataType, Field, Schema};
-
     use super::*;
     use crate::error::Span;
-
-    #[test]
-    fn rows_come_out_as_they_went_in() {
-        let field = Field::new("a", DataType::Int64, true).with_metadata([("k".into(), "v".into())].into());
-        let schema = Arc::new(Schema::new(vec![field, Field::new("b", DataType::Utf8, true)]));
-        let columns: Vec<arrow::array::ArrayRef> = vec![
-            Arc::new(Int64Array::from(vec![Some(1), None, Some(3)])),
-            Arc::new(StringArray::from(vec![None, Some(""), Some("ü")])),
-        ];
-        let rows = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
-        let none = RecordBatchOptions::new().with_row_count(Some(5));
-        let empty = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &none).unwrap();
-        for (rows, diffs) in [
-            (rows.clone(), None),
-            (rows.slice(1, 2), Some(vec![-1, 2])),
-            (rows.slice(0, 0), Some(vec![])),
-            (empty, None),
-        ] {
-            let batch = Batch { epoch: 7, arrived: 3, rows, diffs: diffs.map(Into::into), pairs: true };
-            let bytes = bincode::serialize(&Sent::of(&batch).unwrap()).unwrap();
-            let back = bincode::deserialize::<Sent>(&bytes).unwrap().batch().unwrap();
-            assert_eq!((back.epoch, back.arrived, back.pairs), (7, 3, true));
-            assert_eq!(back.rows, batch.rows);
-            assert_eq!(back.diffs, batch.diffs);
-        }
-    }
 
     #[test]
     fn an_error_says_the_same_elsewhere() {
