@@ -459,3 +459,15 @@ fn hosts_that_restart_go_on_when_a_lost_one_comes_back() {
     served.ends_with(0, &[]);
     assert_undisturbed(&project, "restarted");
 }
+
+#[test]
+fn the_benchmark_runs_in_several_processes() {
+    let project = orders();
+    let arguments = ["bench", "late-orders", "--processes", "2", "--epochs", "3", "--batch", "200", "--json"];
+    let (code, text) = Going::start(&project, &strings(&arguments), &[]).end();
+    assert_eq!(code, 0, "{text}");
+    let report: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let stages = report["stages"].as_array().unwrap();
+    assert_eq!((stages.len(), &stages[0]["stage"], &stages[0]["items"]), (1, &json!("delta"), &json!(600)), "{report}");
+    assert!(stages[0]["touched"].as_u64().unwrap() > 600, "{report}");
+}
