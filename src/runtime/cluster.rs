@@ -14,6 +14,7 @@
 //!
 //! A process that is lost ends the run in all of them. What was committed stays, and the next run goes on from the epoch log.
 
+mod hydration;
 mod lead;
 mod message;
 mod network;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+pub(super) use hydration::Elsewhere;
 pub(super) use lead::{Lead, Opening, is_loss};
 pub use serve::join;
 

@@ -140,7 +140,8 @@ impl Supervisor {
         let epoch = self.begin.hydrated;
         let base = self.base.as_ref().map(|base| &base.versions);
         let tables = |table| self.tables.get(table);
-        let rows = hydrate(&self.plan, &self.begin, history, tables, base, &self.mail, &self.io)?;
+        let rows =
+            hydrate(&self.plan, &self.begin, history, tables, base, (&self.mail, self.lead.as_deref()), &self.io)?;
         self.checkpoints.grown(rows);
         self.report.replayed = rows;
         self.end_epoch(epoch)?;

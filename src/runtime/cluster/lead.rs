@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use silverflow_operators::stable_hash;
 
+use super::hydration::Elsewhere;
 use super::message::{self, Answer, Commit, Open, Order, Portion, Said, Work};
 use super::network::{Cut, exchange, meet};
 use super::wire::SentError;
@@ -70,6 +71,7 @@ struct Session {
     events: Sender<FromWorker>,
     reads: Option<Sender<Read>>,
     commits: Option<Sender<CommitDone>>,
+    hydrated: Option<Sender<Result<u64>>>,
     steps: Sender<(usize, Result<()>)>,
 }
 
@@ -91,6 +93,9 @@ impl Heard {
         held(&self.lost).get_or_insert_with(|| loss.clone());
         if let Some(session) = &*held(&self.current) {
             let (events, steps, commits) = (session.events.clone(), session.steps.clone(), session.commits.clone());
+            if let Some(hydrated) = &session.hydrated {
+                let _ = hydrated.send(Err(self.error(&loss)));
+            }
             let (event, step) = (FromWorker::Lost(self.error(&loss)), Err(self.error(&loss)));
             let commit = CommitDone { table: TableId::Rows(usize::MAX), result: Err(self.error(&loss)) };
             // Whoever hears it may be busy, and may be gone.
@@ -145,6 +150,12 @@ impl Heard {
             Answer::Committed(table, result) => {
                 if let Some(commits) = commits {
                     let _ = commits.send(CommitDone { table, result: result.map_err(place) });
+                }
+                return Ok(());
+            }
+            Answer::Hydrated(result) => {
+                if let Some(hydrated) = held(&self.current).as_ref().and_then(|session| session.hydrated.as_ref()) {
+                    let _ = hydrated.send(result.map_err(place));
                 }
                 return Ok(());
             }
@@ -231,7 +242,7 @@ impl Lead {
         let number = self.session.fetch_add(1, Ordering::SeqCst) + 1;
         let (steps, stepped) = bounded(2 * self.links.len());
         *held(&self.heard.current) =
-            Some(Session { number, events: events.clone(), reads: None, commits: None, steps });
+            Some(Session { number, events: events.clone(), reads: None, commits: None, hydrated: None, steps });
         // It may have gone just before it could be told to the session.
         self.check()?;
         let open = Open {
@@ -293,6 +304,24 @@ impl Lead {
     pub fn home(&self, start: &Start, table: TableId) -> usize {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
         start.homes.get(&index).map_or(0, |worker| worker / self.expected.workers)
+    }
+
+    /// Begins to hydrate in all processes.
+    pub fn hydration(&self) -> Elsewhere<'_> {
+        let (sender, hydrated) = unbounded();
+        if let Some(session) = &mut *held(&self.heard.current) {
+            session.hydrated = Some(sender);
+        }
+        Elsewhere::new(self, hydrated, self.links.len())
+    }
+
+    /// Lets the others hydrate with their parts of a table.
+    ///
+    /// # Errors
+    /// `PEER_LOST` (external).
+    pub(super) fn hydrate(&self, table: TableId, version: i64) -> Result<()> {
+        self.check()?;
+        self.tell(&Order::Hydrate(table, version))
     }
 
     /// Leaves tables to the processes that commit them. What their commits come to goes to `commits`.

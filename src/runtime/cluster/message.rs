@@ -24,6 +24,8 @@ pub(super) enum Order {
     Work(usize, Work),
     /// Read this part of an epoch.
     Read(Portion),
+    /// Hydrate with this process's part of a table as of a version.
+    Hydrate(TableId, i64),
     /// Open the tables that this process commits.
     Adopt,
     /// The changes of an epoch to a table that this process commits are not to be committed yet.
@@ -122,6 +124,8 @@ pub(super) enum Answer {
     Failed(SentError),
     /// What reading a portion came to, by source.
     Read(usize, Result<ReadStats, SentError>),
+    /// Rows of a table that this process has hydrated with.
+    Hydrated(Result<u64, SentError>),
     /// What a commit came to: what was committed, and the table's version after it.
     Committed(TableId, Result<(Option<Committed>, i64), SentError>),
     /// Someone has asked this process to end.

@@ -20,6 +20,7 @@ use crate::plan::{Plan, analyze};
 use crate::runtime::RunOptions;
 use crate::runtime::checkpoint::{Checkpoints, fingerprints};
 use crate::runtime::commit::{CommitDone, Committer, ToCommitter};
+use crate::runtime::hydrate::{Rows, hydrate_share};
 use crate::runtime::ingress::{Ingress, Read};
 use crate::runtime::names::found;
 use crate::runtime::outside::LakeOutside;
@@ -130,8 +131,9 @@ struct Prepared {
     number: u64,
     generation: u64,
     plan: Arc<Plan>,
-    start: Start,
+    start: Arc<Start>,
     lake: Lake,
+    walls: Arc<BTreeMap<u64, i64>>,
 }
 
 /// A dataflow that runs.
@@ -139,6 +141,7 @@ struct Running {
     workers: Workers,
     reads: Sender<Read>,
     commits: Sender<CommitDone>,
+    hydrated: Sender<Result<u64>>,
     /// What the workers made of epochs that are not committed yet.
     pending: Pending,
     committers: BTreeMap<TableId, Committer>,
@@ -194,6 +197,7 @@ impl Process<'_> {
                     }
                 }
                 Order::Read(portion) => self.read(portion)?,
+                Order::Hydrate(table, version) => self.hydrate(table, version),
                 Order::Adopt => {
                     if let Err(error) = self.adopt() {
                         let number = self.session.as_ref().map_or(0, |session| session.number);
@@ -233,12 +237,12 @@ impl Process<'_> {
 
     fn close(&mut self) -> Result<()> {
         self.session = None;
-        let Some(Running { workers, reads, commits, committers, forward, .. }) = self.running.take() else {
+        let Some(Running { workers, reads, commits, hydrated, committers, forward, .. }) = self.running.take() else {
             return Ok(());
         };
         drop(committers);
         let ended = workers.stop();
-        drop((reads, commits));
+        drop((reads, commits, hydrated));
         let _ = forward.join();
         ended
     }
@@ -283,7 +287,8 @@ impl Process<'_> {
             };
             start.state = Some(Arc::new(state));
         }
-        Ok(Prepared { number: open.session, generation: open.generation, plan, start, lake })
+        let (start, walls) = (Arc::new(start), Arc::new(history.walls.clone()));
+        Ok(Prepared { number: open.session, generation: open.generation, plan, start, lake, walls })
     }
 
     fn connect(&mut self) -> Result<()> {
@@ -304,6 +309,7 @@ impl Process<'_> {
         drop(events_out);
         let (reads, read) = unbounded();
         let (commits, done) = unbounded();
+        let (hydrated, rows) = unbounded();
         let pending = Pending::default();
         let desk = Desk {
             link: Arc::clone(&self.link),
@@ -311,16 +317,38 @@ impl Process<'_> {
             events,
             reads: read,
             commits: done,
+            hydrated: rows,
             pending: Arc::clone(&pending),
         };
         let forward = std::thread::spawn(move || desk.forward());
-        self.running = Some(Running { workers, reads, commits, pending, committers: BTreeMap::new(), forward });
+        let committers = BTreeMap::new();
+        self.running = Some(Running { workers, reads, commits, hydrated, pending, committers, forward });
         Ok(())
+    }
+
+    /// Reads this process's part of a table, beside other orders.
+    fn hydrate(&self, table: TableId, version: i64) {
+        let (Some(session), Some(running)) = (&self.session, &self.running) else { return };
+        let Prepared { plan, start, lake, walls, .. } = session;
+        let (plan, start, lake, walls) = (Arc::clone(plan), Arc::clone(start), lake.clone(), Arc::clone(walls));
+        let (mail, io, hydrated) = (running.workers.mail().here(), self.io.clone(), running.hydrated.clone());
+        let rows = Rows::Share(version, (self.member.index, self.member.hosts.len()));
+        std::thread::spawn(move || {
+            // Scans start tasks of the runtime.
+            let _context = io.enter();
+            let read = || hydrate_share((&plan, &start, &walls), &lake, table, rows, &mail, &io);
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+            let _ = hydrated.send(result.unwrap_or_else(|_| Err(Error::internal("reading a table panicked"))));
+        });
     }
 
     /// Opens the tables that are committed here.
     fn adopt(&mut self) -> Result<()> {
         let (Some(session), Some(running)) = (&self.session, &mut self.running) else { return Ok(()) };
+        // The workers have what they need of it.
+        if let Some(state) = &session.start.state {
+            state.release();
+        }
         let own = |worker: &usize| worker / self.expected.workers == self.member.index;
         for (index, _) in session.start.homes.iter().filter(|(_, worker)| own(worker)) {
             let compare = &session.start.compare;
@@ -362,6 +390,7 @@ struct Desk {
     events: Receiver<FromWorker>,
     reads: Receiver<Read>,
     commits: Receiver<CommitDone>,
+    hydrated: Receiver<Result<u64>>,
     pending: Pending,
 }
 
@@ -376,6 +405,9 @@ impl Desk {
                 },
                 recv(self.reads) -> read => read.ok().map(|Read { source, result }| {
                     Answer::Read(source, result.map_err(|e| SentError::from(&e)))
+                }),
+                recv(self.hydrated) -> rows => rows.ok().map(|rows| {
+                    Answer::Hydrated(rows.map_err(|e| SentError::from(&e)))
                 }),
                 recv(self.commits) -> done => done.ok().map(|CommitDone { table, result }| {
                     Answer::Committed(table, result.map_err(|e| SentError::from(&e)))
