@@ -28,7 +28,10 @@ struct Going {
 
 impl Going {
     fn start(project: &Project, arguments: &[String], environment: &[(&str, &str)]) -> Going {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_silverflow"));
+        Going::spawn(Command::new(env!("CARGO_BIN_EXE_silverflow")), project, arguments, environment)
+    }
+
+    fn spawn(mut command: Command, project: &Project, arguments: &[String], environment: &[(&str, &str)]) -> Going {
         command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env_remove("SILVERFLOW_SECRET").envs(environment.iter().copied());
         let mut child = command.spawn().unwrap();
@@ -470,4 +473,72 @@ fn the_benchmark_runs_in_several_processes() {
     let stages = report["stages"].as_array().unwrap();
     assert_eq!((stages.len(), &stages[0]["stage"], &stages[0]["items"]), (1, &json!("delta"), &json!(600)), "{report}");
     assert!(stages[0]["touched"].as_u64().unwrap() > 600, "{report}");
+}
+
+/// Two machines, as far as the network goes, with a link between them.
+struct TwoHosts;
+
+impl TwoHosts {
+    fn make() -> TwoHosts {
+        let hosts = TwoHosts;
+        for host in ["sfa", "sfb"] {
+            ip(&["netns", "add", host]);
+        }
+        ip(&["link", "add", "sfa0", "netns", "sfa", "type", "veth", "peer", "name", "sfb0", "netns", "sfb"]);
+        for (host, link, address) in [("sfa", "sfa0", "10.77.0.1/24"), ("sfb", "sfb0", "10.77.0.2/24")] {
+            ip(&["-n", host, "address", "add", address, "dev", link]);
+            ip(&["-n", host, "link", "set", link, "up"]);
+            ip(&["-n", host, "link", "set", "lo", "up"]);
+        }
+        hosts
+    }
+
+    fn link(&self, state: &str) {
+        ip(&["-n", "sfb", "link", "set", "sfb0", state]);
+    }
+
+    fn start(&self, host: &str, project: &Project, arguments: &[&str]) -> Going {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", host, env!("CARGO_BIN_EXE_silverflow")]);
+        Going::spawn(command, project, &strings(arguments), &[("SILVERFLOW_SECRET", "between us")])
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for host in ["sfa", "sfb"] {
+            let _ = Command::new("ip").args(["netns", "del", host]).status();
+        }
+    }
+}
+
+#[track_caller]
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_link_that_is_cut_ends_the_run_on_both_hosts() {
+    let project = orders();
+    fs::write(project.path("hosts.txt"), "10.77.0.1:7420\n10.77.0.2:7420\n").unwrap();
+    let hosts = TwoHosts::make();
+    let run = |host: &str, index: &str, more: &[&str]| {
+        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "2s"];
+        hosts.start(host, &project, &[&arguments, more].concat())
+    };
+    let follow = ["--continuous", "--interval", "50ms"];
+    let (mut lead, served) = (run("sfa", "0", &follow), run("sfb", "1", &follow));
+    lead.until_printed("complete");
+    hosts.link("down");
+    let begin = Instant::now();
+    lead.ends_with(3, &["PEER_LOST", "10.77.0.2:7420", "no sign of life"]);
+    served.ends_with(3, &["PEER_LOST", "10.77.0.1:7420", "no sign of life"]);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    hosts.link("up");
+    land(&project, &mut Dice::new(6), 12);
+    let (lead, served) = (run("sfa", "0", &[]), run("sfb", "1", &[]));
+    lead.ends_with(0, &["complete"]);
+    served.ends_with(0, &[]);
+    assert_undisturbed(&project, "cut off");
 }
