@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
-use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, State, commit};
+use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, Shelf, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::core::{Concatenate, Filter, OkErr};
@@ -82,6 +82,8 @@ pub struct Start {
     pub undecided: BTreeSet<usize>,
     /// What the operators remember from a checkpoint. Empty operators otherwise.
     pub state: Option<Arc<Restored>>,
+    /// Where state lies that memory has no room for. In memory otherwise, all of it.
+    pub shelf: Option<Arc<dyn Shelf>>,
 }
 
 /// Handle of an inlet.
@@ -179,7 +181,7 @@ pub fn build<'s>(
     tally: &Tally,
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
-    let states = States::new(start.state.clone(), scope.index(), scope.peers());
+    let states = States::new(start.state.clone(), start.shelf.clone(), scope.index(), scope.peers());
     let mut builder =
         Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope), hydrated: start.hydrated };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use silverflow_operators::{Shared, Snapshot, State, shared};
+use silverflow_operators::{Share, Shared, Shelf, Snapshot, State, shared};
 
 use crate::error::{Error, Result};
 
@@ -45,6 +45,7 @@ impl Restored {
 /// The states of a dataflow that is being built.
 pub struct States {
     restored: Option<Arc<Restored>>,
+    shelf: Option<Arc<dyn Shelf>>,
     worker: usize,
     workers: usize,
     known: Vec<Registered>,
@@ -53,9 +54,14 @@ pub struct States {
 }
 
 impl States {
-    /// None so far, on one of `workers` workers.
-    pub fn new(restored: Option<Arc<Restored>>, worker: usize, workers: usize) -> States {
-        States { restored, worker, workers, known: Vec::new(), places: BTreeMap::new() }
+    /// None so far, on one of `workers` workers. They are put on the shelf, if there is one.
+    pub fn new(
+        restored: Option<Arc<Restored>>,
+        shelf: Option<Arc<dyn Shelf>>,
+        worker: usize,
+        workers: usize,
+    ) -> States {
+        States { restored, shelf, worker, workers, known: Vec::new(), places: BTreeMap::new() }
     }
 
     /// Restores a state and keeps hold of it.
@@ -66,6 +72,9 @@ impl States {
         let place = self.places.entry(label.to_owned()).or_default();
         let name = format!("{label}/{place}");
         *place += 1;
+        if let Some(shelf) = &self.shelf {
+            state.put_on(shelf);
+        }
         if let Some(restored) = &self.restored {
             let shards = restored.operators().get(&name).cloned();
             let shards = shards.ok_or_else(|| unusable(&format!("it has no state of {name}")))?;
@@ -76,8 +85,8 @@ impl States {
                 if same && shard != self.worker {
                     continue;
                 }
-                let keep = |hash: u64| same || hash % workers == worker;
-                state.restore(snapshot, &keep).map_err(|e| unusable(&format!("the state of {name}: {e}")))?;
+                let share = if same { Share::ALL } else { Share::new(worker, workers) };
+                state.restore(snapshot, share).map_err(|e| unusable(&format!("the state of {name}: {e}")))?;
             }
         }
         let state = shared(state);

@@ -33,6 +33,7 @@ mod query;
 mod report;
 mod resume;
 mod retry;
+mod scratch;
 mod settle;
 mod supervisor;
 mod tables;
@@ -41,6 +42,7 @@ mod watch;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -75,6 +77,12 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,
+    /// Bytes of memory that the run may take for state and for the rows of an epoch; unless said otherwise, half of what
+    /// the machine, or the container, has. State beyond that lies in files, as far as it does not come and go with an epoch.
+    pub memory: Option<u64>,
+    /// Where these files lie; unless said otherwise, in the storage, or, if that is no local disk, in the system's folder for
+    /// temporary files.
+    pub scratch: Option<PathBuf>,
     /// Which datasets take part, and which are made anew.
     pub selection: Selection,
     /// What has become of flows that are not there any more.
@@ -103,6 +111,8 @@ impl Default for RunOptions {
             workers: 1,
             wall: None,
             recompute: true,
+            memory: None,
+            scratch: None,
             selection: Selection::default(),
             flows: FlowChanges::default(),
             progress: None,

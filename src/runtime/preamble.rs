@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
+use silverflow_operators::Shelf;
 use tokio::runtime::Handle;
 
 use super::backlog::{Backlog, Found};
-use super::checkpoint::Checkpoints;
+use super::checkpoint::{Checkpoints, DAMAGED};
 use super::clean::clean;
 use super::clock::RunClock;
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
@@ -19,6 +20,7 @@ use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
+use super::scratch::{Scratch, default_memory};
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe, held_elsewhere};
 use super::worker::Workers;
@@ -68,7 +70,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     loop {
         let before = session.epochs();
         let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
-        if error.code() == SCHEMA_GREW {
+        if [SCHEMA_GREW, DAMAGED].contains(&error.code()) {
             say(&error.to_string());
             if session.epochs() > before {
                 session.options.selection = session.options.selection.rest();
@@ -187,9 +189,12 @@ impl Session<'_> {
         let (events_out, events) = bounded(256);
         let (commits_out, commits) = bounded(256);
         let mut checkpoints = Checkpoints::new(self.pipeline, lake)?;
-        let (base, state) = checkpoints.find(&plan, &start, &history, io, self.say).unzip();
+        let memory = options.memory.unwrap_or_else(default_memory);
+        let scratch = Arc::new(Scratch::new(memory, options.scratch.clone().unwrap_or_else(|| lake.scratch())));
+        let (base, state) = checkpoints.find(&plan, &start, &history, (io, scratch.folder()), self.say).unzip();
         let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
-        let start = Start { state: state.map(Arc::new), ..start };
+        let shelf: Arc<dyn Shelf> = Arc::<Scratch>::clone(&scratch);
+        let start = Start { state: state.map(Arc::new), shelf: Some(shelf), ..start };
         let mut workers = Workers::start(&plan, &start, options, &events_out)?;
         let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
         if let Some(follow) = &mut follow {
@@ -218,6 +223,7 @@ impl Session<'_> {
             commits_out,
             commits,
             checkpoints,
+            scratch,
             base,
             report,
             total: total.rest(),
@@ -236,6 +242,7 @@ impl Session<'_> {
         }
         let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, follow, self.say));
         let ended = workers.stop();
+        supervisor.total.spilled_bytes = supervisor.scratch.written();
         total.add(&supervisor.total);
         outcome.and(ended)
     }

@@ -22,6 +22,7 @@ use super::lock::RunLock;
 use super::names::logged;
 use super::report::RunReport;
 use super::resume::Resume;
+use super::scratch::Scratch;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
@@ -57,6 +58,7 @@ pub(super) struct Supervisor {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) checkpoints: Checkpoints,
+    pub(super) scratch: Arc<Scratch>,
     /// What the operators have begun with.
     pub(super) base: Option<Base>,
     /// What the epoch at hand does.
@@ -96,7 +98,8 @@ impl Supervisor {
                     break;
                 }
                 let share = backlog.take();
-                self.epoch(share, say)?;
+                let last = follow.is_none() && backlog.is_empty();
+                self.epoch(share, last, say)?;
                 self.checkpoint(false, say)?;
             }
             if follow.is_none() || self.total.epochs.len() > before {
@@ -135,6 +138,7 @@ impl Supervisor {
         self.report.replayed = rows;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
+        self.sound()?;
         if let Some(state) = self.begin.state.take() {
             state.release();
         }
@@ -199,8 +203,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Cuts an epoch and sees it through.
-    fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
+    /// Cuts an epoch and sees it through. `last` says that none follows, as far as can be seen.
+    fn epoch(&mut self, share: BTreeMap<usize, Position>, last: bool, say: &dyn Fn(&str)) -> Result<()> {
         self.lock.check()?;
         let epoch = self.log.history().next.max(1);
         let wall = self.clock.next()?;
@@ -223,6 +227,7 @@ impl Supervisor {
         say(&format!("epoch {epoch}: reading {files} files"));
         let computed = self.compute(epoch, wall, &share).and_then(|computed| {
             self.refuse_loss(&computed)?;
+            self.stage_checkpoint(epoch, &computed, last)?;
             Ok(computed)
         });
         match computed {
@@ -309,6 +314,7 @@ impl Supervisor {
         }
         self.end_epoch(epoch)?;
         let computed = self.collect(epoch, computed)?;
+        self.sound()?;
         match faults(computed.faults.clone()) {
             Some(error) => Err(error),
             None => Ok(computed),

@@ -157,8 +157,9 @@ impl Stored {
         Some(number)
     }
 
-    /// All of them, unchecked, to be written elsewhere.
+    /// All of them, checked, to be written elsewhere.
     pub(super) fn all(&self) -> Bytes {
+        let _ = self.get(0..self.len());
         self.bytes.clone()
     }
 }
