@@ -150,11 +150,16 @@ impl<'s> Builder<'s> {
         mut f: impl FnMut(&mut [(D, Epoch, Diff)]) -> Result<(), ArrowError> + 'static,
     ) -> Rows<'s, D> {
         let label = label.to_owned();
+        let alarm = self.states.alarm();
         type Item<D> = Result<(D, Epoch, Diff), Box<RowFault>>;
         let mapped =
             rows.inner.unary::<CapacityContainerBuilder<Vec<Item<D>>>, _, _, _>(Pipeline, name, move |_, _| {
                 move |input, output| {
                     input.for_each(|cap, data| {
+                        if alarm.is_raised() {
+                            // These may be no rows.
+                            return data.clear();
+                        }
                         let mut session = output.session(&cap);
                         match f(data.as_mut_slice()) {
                             Ok(()) => session.give_iterator(data.drain(..).map(Ok)),

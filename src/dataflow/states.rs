@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use silverflow_operators::{Share, Shared, Shelf, Snapshot, State, shared};
@@ -19,17 +20,36 @@ pub struct Registered {
     pub state: Rc<RefCell<dyn State>>,
 }
 
+/// Raised when state that was read back turned out not to be what was written: nothing that operators gave since is
+/// looked at, and the epoch is given up.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(Arc<AtomicBool>);
+
+impl Alarm {
+    /// Whether it was raised.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// For whoever raises it.
+    pub fn bell(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
 /// What all stateful operators remembered at the end of an epoch.
 #[derive(Debug)]
 pub struct Restored {
     workers: usize,
+    alarm: Alarm,
     operators: Mutex<BTreeMap<String, Vec<Snapshot>>>,
 }
 
 impl Restored {
-    /// What `workers` workers held: by name of the operator, a snapshot a worker.
-    pub fn new(workers: usize, operators: BTreeMap<String, Vec<Snapshot>>) -> Restored {
-        Restored { workers, operators: Mutex::new(operators) }
+    /// What `workers` workers held: by name of the operator, a snapshot a worker. The alarm is that of what the snapshots
+    /// were read from.
+    pub fn new(workers: usize, operators: BTreeMap<String, Vec<Snapshot>>, alarm: Alarm) -> Restored {
+        Restored { workers, alarm, operators: Mutex::new(operators) }
     }
 
     /// Lets go of it, once all workers have what they need: it shares memory with their state.
@@ -92,6 +112,11 @@ impl States {
         let state = shared(state);
         self.known.push(Registered { name, state: Rc::clone(&state) as Rc<RefCell<dyn State>> });
         Ok(state)
+    }
+
+    /// The alarm of what is restored.
+    pub fn alarm(&self) -> Alarm {
+        self.restored.as_ref().map(|restored| restored.alarm.clone()).unwrap_or_default()
     }
 
     /// All of them.

@@ -8,7 +8,6 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use self::store::{States, Store, Written, damaged};
 use super::computed::Computed;
 use super::supervisor::Supervisor;
 use super::worker::FromWorker;
-use crate::dataflow::{ROW_FORMAT, Restored, Start, UNUSABLE};
+use crate::dataflow::{Alarm, ROW_FORMAT, Restored, Start, UNUSABLE};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{History, Lake};
 use crate::pipeline::Pipeline;
@@ -64,7 +63,7 @@ pub struct Base {
     /// Delta versions of the tables at the end of that epoch.
     pub versions: BTreeMap<String, i64>,
     /// Raised when something of it was looked at that is not what was written.
-    pub alarm: Arc<AtomicBool>,
+    pub alarm: Alarm,
 }
 
 /// A checkpoint that is being written: its state first, and, when its epoch is complete, what it is of.
@@ -305,7 +304,7 @@ impl Supervisor {
     /// # Errors
     /// `CHECKPOINT_DAMAGED`, `SCRATCH_FAILED` (external).
     pub(super) fn sound(&mut self) -> Result<()> {
-        if self.base.as_ref().is_some_and(|base| base.alarm.load(Ordering::SeqCst)) {
+        if self.base.as_ref().is_some_and(|base| base.alarm.is_raised()) {
             self.checkpoints.discard(&self.io);
             return Err(damaged());
         }
@@ -314,9 +313,9 @@ impl Supervisor {
 
     /// Whether hydration failed because of the checkpoint that it began with; from then on there is none.
     pub(super) fn abandons_checkpoint(&mut self, error: &Error, say: &dyn Fn(&str)) -> bool {
-        let Some(base) = self.base.take_if(|_| {
+        let Some(base) = self.base.take_if(|base| {
             // What was read on top of it may be gone from the tables' logs while the tables are as they should be.
-            error.code() == UNUSABLE || error.fault() == Fault::External
+            error.code() == UNUSABLE || error.fault() == Fault::External || base.alarm.is_raised()
         }) else {
             return false;
         };

@@ -251,6 +251,11 @@ impl Supervisor {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        // Whatever else went wrong on state that is damaged went wrong because of that.
+        self.attempt(epoch, wall_micros, share).or_else(|error| self.sound().and(Err(error)))
+    }
+
+    fn attempt(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
         self.mail.wall(epoch, wall_micros);
         let (done_out, done) = bounded(share.len().max(1));
         for (index, position) in share {

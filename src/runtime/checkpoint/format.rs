@@ -4,15 +4,13 @@
 //! checksum is that of the body's bytes as they stand; the body says where each block is and what its checksum is.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use silverflow_operators::{CHUNK, Frozen, STATE_FORMAT, Sealed, Snapshot};
 
-use crate::dataflow::{ROW_FORMAT, Restored};
+use crate::dataflow::{Alarm, ROW_FORMAT, Restored};
 use crate::error::{Error, Result};
 use crate::plan::SEMANTICS;
 
@@ -133,7 +131,7 @@ impl Manifest {
     pub fn restore(
         &self,
         objects: &[Bytes],
-        alarm: &Arc<AtomicBool>,
+        alarm: &Alarm,
         mut known: impl FnMut(&Sealed, &Run),
     ) -> Result<Restored, String> {
         let damaged = |name: &str| format!("{name} is damaged");
@@ -161,7 +159,7 @@ impl Manifest {
             let sums = sums.and_then(|at| slice(block, at, block.length.div_ceil(CHUNK as u64).checked_mul(8)?));
             let sums = sound(sums, block)?;
             let bytes = slice(block, block.offset, block.length).ok_or_else(|| damaged(name(block)))?;
-            Sealed::open(bytes, sums, Arc::clone(alarm)).map_err(|_| damaged(name(block)))
+            Sealed::open(bytes, sums, alarm.bell()).map_err(|_| damaged(name(block)))
         };
         let mut run = |run: &Run| {
             let entries = entries(&run.entries)?;
@@ -181,7 +179,7 @@ impl Manifest {
             }
             operators.insert(name.clone(), snapshots);
         }
-        Ok(Restored::new(self.workers, operators))
+        Ok(Restored::new(self.workers, operators, alarm.clone()))
     }
 }
 

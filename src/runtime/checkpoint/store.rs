@@ -6,15 +6,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use silverflow_operators::{Frozen, Sealed, Snapshot};
 
 use self::pen::Pen;
 use super::format::{Block, Manifest, Operator, Run, Shard};
-use crate::dataflow::Restored;
+use crate::dataflow::{Alarm, Restored};
 use crate::error::{Error, Result};
 use crate::lake::Lake;
 
@@ -74,7 +72,7 @@ pub struct Store {
     /// Objects of the checkpoints that are good, by epoch.
     good: BTreeMap<u64, BTreeSet<String>>,
     /// That of the checkpoint that was read.
-    alarm: Option<Arc<AtomicBool>>,
+    alarm: Alarm,
 }
 
 /// A checkpoint that can be used.
@@ -86,7 +84,7 @@ pub struct Found {
     /// Bytes that it consists of.
     pub bytes: u64,
     /// Raised when something of it is looked at that is not what was written: then what was computed is worth nothing.
-    pub alarm: Arc<AtomicBool>,
+    pub alarm: Alarm,
 }
 
 /// What was written.
@@ -136,7 +134,7 @@ impl Store {
             next_label: 0,
             sizes: HashMap::new(),
             good: BTreeMap::new(),
-            alarm: None,
+            alarm: Alarm::default(),
         }
     }
 
@@ -205,13 +203,13 @@ impl Store {
             }
         });
         let objects: Vec<Bytes> = futures::future::try_join_all(reads).await?;
-        let alarm = Arc::new(AtomicBool::new(false));
+        let alarm = Alarm::default();
         let mut known = Vec::new();
         let state = manifest.restore(&objects, &alarm, |sealed, run| known.push((sealed.clone(), *run)))?;
         for (sealed, run) in known {
             self.remember(&sealed, &run, 0, &manifest.objects);
         }
-        self.alarm = Some(Arc::clone(&alarm));
+        self.alarm = alarm.clone();
         let sizes = manifest.objects.iter().cloned().zip(objects.iter().map(|object| object.len() as u64));
         self.sizes.extend(sizes);
         let bytes = objects.iter().map(|object| object.len() as u64).sum();
@@ -291,7 +289,7 @@ impl Store {
         if self.good.contains_key(&epoch) {
             return Ok(Written::default());
         }
-        if self.alarm.as_ref().is_some_and(|alarm| alarm.load(Ordering::SeqCst)) {
+        if self.alarm.is_raised() {
             return Err(damaged());
         }
         (manifest.objects, manifest.operators) = (staged.objects, staged.operators);

@@ -225,17 +225,17 @@ fn damage_of_a_large_block_raises_the_alarm_when_it_is_looked_at() {
             continue;
         }
         let Found { state, alarm, .. } = found.0.unwrap();
-        assert!(!alarm.load(Ordering::SeqCst));
+        assert!(!alarm.is_raised());
         let mut states = crate::dataflow::States::new(Some(state.into()), None, 0, 1);
         let state = states.register("t", DedupState::new()).unwrap();
-        assert_eq!((state.borrow().len() as u64, alarm.load(Ordering::SeqCst)), (rows, false));
+        assert_eq!((state.borrow().len() as u64, alarm.is_raised()), (rows, false));
         let mut looked = 0;
         let mut out = Vec::new();
-        while looked < rows && !alarm.load(Ordering::SeqCst) {
+        while looked < rows && !alarm.is_raised() {
             out.clear();
             state.borrow_mut().apply(&[(row(looked), -1)], &mut out);
             // What is given before the alarm is right.
-            if !alarm.load(Ordering::SeqCst) {
+            if !alarm.is_raised() {
                 assert_eq!(out, [(row(looked).1, -1)]);
             }
             looked += 1;
@@ -246,7 +246,7 @@ fn damage_of_a_large_block_raises_the_alarm_when_it_is_looked_at() {
         case.find(&mut store);
         let again = States::from([(0, vec![("t/0".to_owned(), state.borrow_mut().snapshot())])]);
         let staged = case.io.block_on(store.stage(2, &again)).unwrap();
-        store.alarm = Some(alarm);
+        store.alarm = alarm;
         let error = case.io.block_on(store.publish(manifest(2), staged)).map(drop).unwrap_err();
         assert_eq!(error.code(), DAMAGED);
     }
