@@ -252,7 +252,8 @@ impl Apply<Keyed, (Row, Row), Matched> for LookupState {
 
 impl State for LookupState {
     fn kind(&self) -> &'static str {
-        "lookup"
+        // What one of them forgets the other one needs.
+        if self.settled { "settled lookup" } else { "lookup" }
     }
 
     fn snapshot(&mut self) -> Snapshot {

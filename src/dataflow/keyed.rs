@@ -281,7 +281,10 @@ pub fn match_rows<'s>(
             let kind = if node.kind == MatchKind::Left { JoinKind::Left } else { JoinKind::Inner };
             rows.equi_join_with(reference, &operator, builder.state(label, JoinState::new(kind))?)
         }
-        _ => rows.lookup_with(reference, &operator, builder.state(label, LookupState::new(kind))?),
+        _ => {
+            let state = if node.settled { LookupState::settled(kind) } else { LookupState::new(kind) };
+            rows.lookup_with(reference, &operator, builder.state(label, state)?)
+        }
     };
 
     let row_codec = codec(node.rows.schema(), label)?;

@@ -14,6 +14,8 @@ use crate::lake::map;
 
 /// State takes this part of a run's memory; the rest is for the rows of an epoch on their way.
 const STATE: u64 = 2;
+/// This part of it may come from outside in an epoch.
+const EPOCH: u64 = 16;
 /// New entries of one state are gathered in this part of the room at most, ...
 const PORTIONS: usize = 32;
 /// ... and in so many bytes at least.
@@ -37,6 +39,7 @@ pub(super) fn default_memory() -> u64 {
 pub(super) struct Scratch {
     folder: PathBuf,
     room: usize,
+    epoch: u64,
     taken: AtomicUsize,
     written: Arc<AtomicU64>,
     failure: Arc<Failure>,
@@ -65,7 +68,13 @@ impl Scratch {
     pub(super) fn new(memory: u64, folder: PathBuf) -> Scratch {
         let room = usize::try_from(memory / STATE).unwrap_or(usize::MAX);
         let failure = Arc::default();
-        Scratch { folder, room, taken: AtomicUsize::new(0), written: Arc::default(), failure }
+        let epoch = (memory / EPOCH).max(1);
+        Scratch { folder, room, epoch, taken: AtomicUsize::new(0), written: Arc::default(), failure }
+    }
+
+    /// Bytes of rows that an epoch may bring from outside. On their way they are in several operators at once.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(super) fn folder(&self) -> &Path {

@@ -97,7 +97,7 @@ impl Supervisor {
                 if self.stop.is_requested() {
                     break;
                 }
-                let share = backlog.take();
+                let share = backlog.take(self.scratch.epoch());
                 let last = follow.is_none() && backlog.is_empty();
                 self.epoch(share, last, say)?;
                 self.checkpoint(false, say)?;

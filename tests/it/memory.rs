@@ -12,9 +12,9 @@ use crate::support::{Dice, Project, assert_rows};
 
 const DEFINITIONS: &str = "
 CREATE STREAMING TABLE facts AS SELECT * FROM STREAM read_files(
-  'landing/facts', format => 'json', schema => 'k BIGINT, s BIGINT, ref BIGINT, text STRING', maxFilesPerTrigger => 1);
+  'landing/facts', format => 'json', schema => 'k BIGINT, s BIGINT, ref BIGINT, text STRING');
 CREATE STREAMING TABLE refs AS SELECT * FROM STREAM read_files(
-  'landing/refs', format => 'json', schema => 'id BIGINT', maxFilesPerTrigger => 1);
+  'landing/refs', format => 'json', schema => 'id BIGINT');
 CREATE TEMPORARY VIEW tagged AS SELECT f.*, r.id IS NULL AS missing
 FROM STREAM(facts) AS f LEFT JOIN (SELECT DISTINCT id FROM refs) AS r ON f.ref = r.id;
 CREATE STREAMING TABLE history;
@@ -75,9 +75,10 @@ fn state_several_times_the_memory_gives_the_same_tables() {
     }
     let memory = Some(MEMORY);
     let (first, lines) = run(&small, RunOptions { memory, workers: 2, ..RunOptions::default() });
-    run(&plain, RunOptions { workers: 2, ..RunOptions::default() }).0.unwrap();
+    let whole = run(&plain, RunOptions { workers: 2, ..RunOptions::default() }).0.unwrap();
     let first = first.unwrap();
-    assert_eq!(first.epochs.len(), 4, "{lines:?}");
+    // As much as an epoch may bring is less than a file of facts.
+    assert_eq!((first.epochs.len(), whole.epochs.len()), (4, 1), "{lines:?}");
     assert!(first.spilled_bytes > 5 * MEMORY, "{} bytes in files", first.spilled_bytes);
     assert_eq!(fs::read_dir(small.path("lakehouse/_silverflow/scratch")).unwrap().count(), 0, "files have no names");
     assert_same("built", &small, &plain);
