@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,14 @@ pub(super) struct Run {
     /// Stop, with nothing done, if a table would be computed anew because its definition has changed.
     #[arg(long)]
     no_recompute: bool,
+    /// Memory for state and for the rows on their way, in bytes or as 512MB or 8GB; by default half of the machine's or the
+    /// container's. State beyond it lies in files: the run is slower then, and goes on.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// Folder for these files, which have no name and are gone with the run; by default in the storage if that is a local
+    /// disk, else the system's folder for temporary files.
+    #[arg(long, value_name = "FOLDER")]
+    scratch: Option<PathBuf>,
     /// After how long without a sign of life another run on the storage counts as dead, if its process cannot be asked about.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     lock_timeout: Duration,
@@ -79,6 +88,27 @@ pub(super) fn duration(text: &str) -> std::result::Result<Duration, String> {
     match number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis)) {
         Some(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
         _ => Err("expected a number and a unit, such as 500ms, 30s or 5m".to_owned()),
+    }
+}
+
+/// The least that a run can do with.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+fn size(text: &str) -> std::result::Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let shift = match unit.trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => 64,
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(1u64.checked_shl(shift)?)) {
+        Some(bytes) if bytes >= LEAST_MEMORY => Ok(bytes),
+        Some(_) => Err(format!("a run needs at least {} MB", LEAST_MEMORY >> 20)),
+        None => Err("expected a number of bytes, or one with a unit, such as 512MB or 8GB".to_owned()),
     }
 }
 
@@ -158,6 +188,8 @@ impl Run {
                 accept_loss: self.accept_loss,
             },
             flows: FlowChanges { drop: self.drop_flow.clone(), rename: self.rename_flow.clone() },
+            memory: self.memory,
+            scratch: self.scratch.clone(),
             progress: Some(progress(&spinner)),
             lock_timeout: self.lock_timeout,
             continuous: self.continuous.then_some(Continuous { interval: self.interval }),

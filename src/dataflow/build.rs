@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
 use serde::{Deserialize, Serialize};
-use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, State, commit};
+use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, Shelf, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::core::{Concatenate, Exchange, Filter, OkErr};
@@ -86,6 +86,8 @@ pub struct Start {
     pub homes: BTreeMap<usize, usize>,
     /// What the operators remember from a checkpoint. Empty operators otherwise.
     pub state: Option<Arc<Restored>>,
+    /// Where state lies that memory has no room for. In memory otherwise, all of it.
+    pub shelf: Option<Arc<dyn Shelf>>,
 }
 
 /// Handle of an inlet.
@@ -152,11 +154,16 @@ impl<'s> Builder<'s> {
         mut f: impl FnMut(&mut [(D, Epoch, Diff)]) -> Result<(), ArrowError> + 'static,
     ) -> Rows<'s, D> {
         let label = label.to_owned();
+        let alarm = self.states.alarm();
         type Item<D> = Result<(D, Epoch, Diff), Box<RowFault>>;
         let mapped =
             rows.inner.unary::<CapacityContainerBuilder<Vec<Item<D>>>, _, _, _>(Pipeline, name, move |_, _| {
                 move |input, output| {
                     input.for_each(|cap, data| {
+                        if alarm.is_raised() {
+                            // These may be no rows.
+                            return data.clear();
+                        }
                         let mut session = output.session(&cap);
                         match f(data.as_mut_slice()) {
                             Ok(()) => session.give_iterator(data.drain(..).map(Ok)),
@@ -183,7 +190,7 @@ pub fn build<'s>(
     tally: &Tally,
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
-    let states = States::new(start.state.clone(), scope.index(), scope.peers());
+    let states = States::new(start.state.clone(), start.shelf.clone(), scope.index(), scope.peers());
     let mut builder =
         Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope), hydrated: start.hydrated };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();

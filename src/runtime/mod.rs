@@ -34,6 +34,7 @@ mod query;
 mod report;
 mod resume;
 mod retry;
+mod scratch;
 mod settle;
 mod supervisor;
 mod tables;
@@ -42,6 +43,7 @@ mod watch;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -79,6 +81,12 @@ pub struct RunOptions {
     pub wall: Option<DateTime<Utc>>,
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,
+    /// Bytes of memory that the run may take for state and for the rows of an epoch; unless said otherwise, half of what
+    /// the machine, or the container, has, shared by the processes of a run that are on it. State beyond that lies in files, as far as it does not come and go with an epoch.
+    pub memory: Option<u64>,
+    /// Where these files lie; unless said otherwise, in the storage, or, if that is no local disk, in the system's folder for
+    /// temporary files.
+    pub scratch: Option<PathBuf>,
     /// Which datasets take part, and which are made anew.
     pub selection: Selection,
     /// What has become of flows that are not there any more.
@@ -109,6 +117,8 @@ impl Default for RunOptions {
             workers: 1,
             wall: None,
             recompute: true,
+            memory: None,
+            scratch: None,
             selection: Selection::default(),
             flows: FlowChanges::default(),
             progress: None,
@@ -120,6 +130,15 @@ impl Default for RunOptions {
             lake: None,
             before_epoch: None,
         }
+    }
+}
+
+impl RunOptions {
+    /// Bytes of memory that this process may take. Processes of one machine share what it has.
+    fn memory(&self) -> u64 {
+        let here = |member: &std::sync::Arc<Member>| if member.hosts.are_loopback() { member.hosts.len() } else { 1 };
+        let share = self.member.as_ref().map_or(1, here).max(1) as u64;
+        self.memory.unwrap_or_else(|| scratch::default_memory() / share)
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
+use silverflow_operators::Shelf;
 use tokio::runtime::Handle;
 
 use super::backlog::{Backlog, Found};
-use super::checkpoint::Checkpoints;
+use super::checkpoint::{Checkpoints, DAMAGED};
 use super::clean::clean;
 use super::clock::RunClock;
 use super::cluster::{Lead, Opening};
@@ -20,11 +21,12 @@ use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
+use super::scratch::Scratch;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe, held_elsewhere};
 use super::worker::Workers;
 use super::{FlowChanges, RunOptions};
-use crate::dataflow::{Start, TableId};
+use crate::dataflow::{Start, TableId, UNUSABLE};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
@@ -75,7 +77,7 @@ pub(super) fn run(
     loop {
         let before = session.epochs();
         let Err(error) = session.run(begun.take(), false) else { return Ok(session.total.unwrap_or_default()) };
-        if error.code() == SCHEMA_GREW {
+        if [SCHEMA_GREW, DAMAGED].contains(&error.code()) {
             say(&error.to_string());
             if session.epochs() > before {
                 session.options.selection = session.options.selection.rest();
@@ -195,19 +197,29 @@ impl Session<'_> {
         let (events_out, events) = bounded(256);
         let (commits_out, commits) = bounded(256);
         let mut checkpoints = Checkpoints::new(self.pipeline, lake)?;
-        let (base, state) = checkpoints.find(&plan, &start, &history, io, self.say).unzip();
-        let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
+        let memory = options.memory();
+        let scratch = Arc::new(Scratch::new(memory, options.scratch.clone().unwrap_or_else(|| lake.scratch())));
+        let (mut base, state) = checkpoints.find(&plan, &start, &history, (io, scratch.folder()), self.say).unzip();
         // What replaces a table, and what leaves some out, is told by rows that only this process sees.
         let alone = !intent.replaced.is_empty() || options.selection.is_selective();
         let homes = self.lead.map(|lead| lead.homes(&plan, alone)).unwrap_or_default();
-        let start = Start { homes, state: state.map(Arc::new), ..start };
+        let shelf: Arc<dyn Shelf> = Arc::<Scratch>::clone(&scratch);
+        let mut start = Start { homes, state: state.map(Arc::new), shelf: Some(shelf), ..start };
         let renamed = renamed(&options.flows.left(&history), &history)?;
         let begin = |plan: &Arc<Plan>, start: &Start, checkpoint: Option<u64>| {
             let opening = Opening { generation, renamed: renamed.clone(), checkpoint };
             let seat = self.lead.map(|lead| lead.open(plan, start, &opening, &events_out)).transpose()?;
             Workers::start(plan, start, options, &events_out, seat)
         };
-        let mut workers = begin(&plan, &start, base.as_ref().map(|base| base.epoch))?;
+        let mut workers = match begin(&plan, &start, base.as_ref().map(|base| base.epoch)) {
+            Err(error) if error.code() == UNUSABLE && base.is_some() => {
+                (self.say)(&format!("the checkpoint cannot be used in all processes: {error}"));
+                (base, start.state) = (None, None);
+                begin(&plan, &start, None)?
+            }
+            begun => begun?,
+        };
+        let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
         let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
         if let Some(follow) = &mut follow {
             // What is there may still be being written.
@@ -236,6 +248,7 @@ impl Session<'_> {
             commits_out,
             commits,
             checkpoints,
+            scratch,
             base,
             report,
             total: total.rest(),
@@ -254,6 +267,7 @@ impl Session<'_> {
         }
         let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, follow, self.say));
         let ended = workers.stop();
+        supervisor.total.spilled_bytes = supervisor.scratch.written();
         total.add(&supervisor.total);
         outcome.and(ended)
     }

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::OnEpoch;
 use super::backlog::Backlog;
-use super::checkpoint::{Base, Checkpoints};
+use super::checkpoint::{Base, Checkpoints, DAMAGED};
 use super::clean::clean;
 use super::clock::RunClock;
 use super::cluster::{Lead, is_loss};
@@ -23,6 +23,7 @@ use super::lock::RunLock;
 use super::names::logged;
 use super::report::RunReport;
 use super::resume::Resume;
+use super::scratch::Scratch;
 use super::settle::Keeper;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
@@ -61,6 +62,7 @@ pub(super) struct Supervisor {
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
     pub(super) checkpoints: Checkpoints,
+    pub(super) scratch: Arc<Scratch>,
     /// What the operators have begun with.
     pub(super) base: Option<Base>,
     /// What the epoch at hand does.
@@ -99,8 +101,9 @@ impl Supervisor {
                 if self.stop.is_requested() {
                     break;
                 }
-                let share = backlog.take();
-                self.epoch(share, say)?;
+                let share = backlog.take(self.scratch.epoch());
+                let last = follow.is_none() && backlog.is_empty();
+                self.epoch(share, last, say)?;
                 self.checkpoint(false, say)?;
             }
             if follow.is_none() || self.total.epochs.len() > before {
@@ -146,6 +149,7 @@ impl Supervisor {
         self.report.replayed = rows;
         self.end_epoch(epoch)?;
         let mut computed = self.collect(epoch, Computed::default())?;
+        self.sound()?;
         if let Some(state) = self.begin.state.take() {
             state.release();
         }
@@ -210,8 +214,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Cuts an epoch and sees it through.
-    fn epoch(&mut self, share: BTreeMap<usize, Position>, say: &dyn Fn(&str)) -> Result<()> {
+    /// Cuts an epoch and sees it through. `last` says that none follows, as far as can be seen.
+    fn epoch(&mut self, share: BTreeMap<usize, Position>, last: bool, say: &dyn Fn(&str)) -> Result<()> {
         self.check()?;
         let epoch = self.log.history().next.max(1);
         let wall = self.clock.next()?;
@@ -234,6 +238,7 @@ impl Supervisor {
         say(&format!("epoch {epoch}: reading {files} files"));
         let computed = self.compute(epoch, wall, &share).and_then(|computed| {
             self.refuse_loss(&computed)?;
+            self.stage_checkpoint(epoch, &computed, last)?;
             Ok(computed)
         });
         match computed {
@@ -257,6 +262,18 @@ impl Supervisor {
 
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
+        // Whatever else went wrong on state that is damaged went wrong because of that.
+        self.attempt(epoch, wall_micros, share).or_else(|error| {
+            self.sound()?;
+            if error.code() == DAMAGED {
+                // Another process has found out.
+                self.checkpoints.discard(&self.io);
+            }
+            Err(error)
+        })
+    }
+
+    fn attempt(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
         self.mail.wall(epoch, wall_micros);
         let (done_out, done) = unbounded();
         let parts: Vec<(usize, usize, Position)> = match &self.lead {
@@ -336,6 +353,7 @@ impl Supervisor {
         }
         self.end_epoch(epoch)?;
         let computed = self.collect(epoch, computed)?;
+        self.sound()?;
         match faults(computed.faults.clone()) {
             Some(error) => Err(error),
             None => Ok(computed),

@@ -24,6 +24,7 @@ mod golden;
 mod kill;
 mod landing;
 mod language;
+mod memory;
 mod oracle;
 mod outside;
 mod processes;

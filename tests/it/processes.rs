@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::crash::{TABLES, definitions};
 use crate::example::{EXAMPLE, assert_same_contents, contents, land_batch, without_feeds};
@@ -126,13 +126,14 @@ fn strings(arguments: &[&str]) -> Vec<String> {
 
 /// Runs everything that has landed in so many processes.
 pub(crate) fn run(project: &Project, processes: usize, workers: usize) -> Result<(), String> {
-    run_with(project, processes, workers, &[])
+    run_with(project, processes, workers, &[]).map(drop)
 }
 
-fn run_with(project: &Project, processes: usize, workers: usize, more: &[&str]) -> Result<(), String> {
+/// As [`run`]; gives what was printed.
+fn run_with(project: &Project, processes: usize, workers: usize, more: &[&str]) -> Result<String, String> {
     let arguments = ["run", "--processes", &processes.to_string(), "--workers", &workers.to_string()];
     match Going::start(project, &strings(&[&arguments, more].concat()), &[]).end() {
-        (0, _) => Ok(()),
+        (0, text) => Ok(text),
         (code, text) => Err(format!("{processes} processes: {code}: {text}")),
     }
 }
@@ -147,14 +148,17 @@ fn processes_do_not_show() {
         run(&project, processes, workers).unwrap();
         assert_same_contents(&format!("{processes} processes of {workers}"), &contents(&project), &expected);
     }
-    // Each batch in another number of them. A checkpoint is due at any time, and taken by one process alone.
+    // Each batch in another number of them, which go on from the state of those before.
     let project = without_feeds();
     let spec = fs::read_to_string(project.spec()).unwrap();
     let always = "configuration:\n  silverflow.checkpoint.rows: \"1\"\n";
     fs::write(project.spec(), spec.replace("configuration:\n", always)).unwrap();
-    for (batch, (processes, workers)) in [(1, 2), (2, 2), (3, 1)].into_iter().enumerate() {
+    for (batch, (processes, workers)) in [(2, 1), (3, 2), (1, 1)].into_iter().enumerate() {
         land_batch(&project, batch);
-        run(&project, processes, workers).unwrap();
+        let text = run_with(&project, processes, workers, &["--json"]).unwrap();
+        let report = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok()).unwrap();
+        let last = batch as u64;
+        assert_eq!(report["checkpoint"], if batch == 0 { Value::Null } else { json!(last) }, "{text}");
     }
     assert_same_contents("batch by batch", &contents(&project), &expected);
     project.assert_clean("batch by batch");
@@ -346,6 +350,10 @@ fn rounds() -> usize {
 fn each_process_is_killed_in_turn_while_files_arrive() {
     let seed = 11;
     let project = orders();
+    // Checkpoints are under way most of the time.
+    let spec = fs::read_to_string(project.spec()).unwrap();
+    let always = "configuration:\n  silverflow.checkpoint.rows: \"1\"\n  silverflow.checkpoint.seconds: \"0\"\n";
+    fs::write(project.spec(), format!("{spec}{always}")).unwrap();
     let (mut dice, mut feed) = (Dice::new(seed), Dice::new(seed + 1));
     let mut going = follow(&project, 3);
     going.until_printed("\"epochs\"");

@@ -1,6 +1,6 @@
 //! The leading process: waits for the others, tells them what to do, and hears what they made of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::error::{Error, Fault, Result};
 use crate::lake::{FileId, Position};
 use crate::pipeline::Pipeline;
 use crate::plan::{DatasetPlan, Plan, SourceKind, Stored};
-use crate::runtime::checkpoint::fingerprints;
+use crate::runtime::checkpoint::{Others, Part, fingerprints};
 use crate::runtime::commit::{CommitDone, ToCommitter};
 use crate::runtime::ingress::Read;
 use crate::runtime::names::logged;
@@ -65,6 +65,29 @@ struct Loss {
     why: String,
 }
 
+/// A checkpoint that processes make durable, each the state of its workers.
+struct Staging {
+    epoch: u64,
+    /// What came before its turn, by process.
+    early: BTreeMap<usize, Part>,
+    next: usize,
+    parts: Sender<Result<Part>>,
+}
+
+impl Staging {
+    /// Passes parts on in the order of the processes.
+    fn take(&mut self, process: usize, part: Result<Part>) {
+        match part {
+            Ok(part) => _ = self.early.insert(process, part),
+            Err(error) => _ = self.parts.send(Err(error)),
+        }
+        while let Some(part) = self.early.remove(&self.next) {
+            let _ = self.parts.send(Ok(part));
+            self.next += 1;
+        }
+    }
+}
+
 /// Where what is said of the dataflow at hand goes.
 struct Session {
     number: u64,
@@ -72,6 +95,7 @@ struct Session {
     reads: Option<Sender<Read>>,
     commits: Option<Sender<CommitDone>>,
     hydrated: Option<Sender<Result<u64>>>,
+    staging: Option<Staging>,
     steps: Sender<(usize, Result<()>)>,
 }
 
@@ -95,6 +119,9 @@ impl Heard {
             let (events, steps, commits) = (session.events.clone(), session.steps.clone(), session.commits.clone());
             if let Some(hydrated) = &session.hydrated {
                 let _ = hydrated.send(Err(self.error(&loss)));
+            }
+            if let Some(staging) = &session.staging {
+                let _ = staging.parts.send(Err(self.error(&loss)));
             }
             let (event, step) = (FromWorker::Lost(self.error(&loss)), Err(self.error(&loss)));
             let commit = CommitDone { table: TableId::Rows(usize::MAX), result: Err(self.error(&loss)) };
@@ -150,6 +177,16 @@ impl Heard {
             Answer::Committed(table, result) => {
                 if let Some(commits) = commits {
                     let _ = commits.send(CommitDone { table, result: result.map_err(place) });
+                }
+                return Ok(());
+            }
+            Answer::Staged(epoch, result) => {
+                let wrong = |e| Error::internal("a part of a checkpoint cannot be read").caused_by(e);
+                let part = result.map_err(place).and_then(|text| serde_json::from_str::<Part>(&text).map_err(wrong));
+                let mut current = held(&self.current);
+                let staging = current.as_mut().and_then(|session| session.staging.as_mut());
+                if let Some(staging) = staging.filter(|staging| staging.epoch == epoch) {
+                    staging.take(process, part);
                 }
                 return Ok(());
             }
@@ -241,8 +278,15 @@ impl Lead {
         self.check()?;
         let number = self.session.fetch_add(1, Ordering::SeqCst) + 1;
         let (steps, stepped) = bounded(2 * self.links.len());
-        *held(&self.heard.current) =
-            Some(Session { number, events: events.clone(), reads: None, commits: None, hydrated: None, steps });
+        *held(&self.heard.current) = Some(Session {
+            number,
+            events: events.clone(),
+            reads: None,
+            commits: None,
+            hydrated: None,
+            staging: None,
+            steps,
+        });
         // It may have gone just before it could be told to the session.
         self.check()?;
         let open = Open {
@@ -279,7 +323,7 @@ impl Lead {
             first: 0,
             network: Box::new(network),
             builders,
-            others: Some(Arc::new(Others {
+            others: Some(Arc::new(Postman {
                 links: Arc::clone(&self.links),
                 heard: Arc::clone(&self.heard),
                 workers: self.expected.workers,
@@ -322,6 +366,28 @@ impl Lead {
     pub(super) fn hydrate(&self, table: TableId, version: i64) -> Result<()> {
         self.check()?;
         self.tell(&Order::Hydrate(table, version))
+    }
+
+    /// Lets the others make durable what their workers remember at the end of an epoch.
+    ///
+    /// # Errors
+    /// `PEER_LOST` (external).
+    pub fn stage(&self, epoch: u64) -> Result<Others> {
+        let (sender, parts) = unbounded();
+        if let Some(session) = &mut *held(&self.heard.current) {
+            session.staging = Some(Staging { epoch, early: BTreeMap::new(), next: 1, parts: sender });
+        }
+        self.check()?;
+        self.tell(&Order::Stage(epoch))?;
+        let links = Arc::clone(&self.links);
+        let published = Box::new(move |epoch, needed: BTreeSet<String>| {
+            let order = Order::Published(epoch, needed);
+            for link in links.iter() {
+                // One that is gone writes no further checkpoint.
+                let _ = message::send(link, &order);
+            }
+        });
+        Ok(Others { count: self.links.len(), parts, published })
     }
 
     /// Leaves tables to the processes that commit them. What their commits come to goes to `commits`.
@@ -459,13 +525,13 @@ impl Lead {
 }
 
 /// Carries messages to the workers of other processes.
-struct Others {
+struct Postman {
     links: Arc<Vec<Arc<Link>>>,
     heard: Arc<Heard>,
     workers: usize,
 }
 
-impl Post for Others {
+impl Post for Postman {
     fn deliver(&self, worker: usize, message: ToWorker) -> bool {
         let process = worker / self.workers.max(1);
         let Some(link) = process.checked_sub(1).and_then(|at| self.links.get(at)) else { return false };

@@ -26,6 +26,10 @@ pub(super) enum Order {
     Read(Portion),
     /// Hydrate with this process's part of a table as of a version.
     Hydrate(TableId, i64),
+    /// Make what the workers remember at the end of an epoch durable.
+    Stage(Epoch),
+    /// The checkpoint of an epoch is there, and so are these objects and no others.
+    Published(Epoch, BTreeSet<String>),
     /// Open the tables that this process commits.
     Adopt,
     /// The changes of an epoch to a table that this process commits are not to be committed yet.
@@ -79,6 +83,7 @@ impl Open {
             undecided: self.undecided.clone(),
             homes: self.homes.clone(),
             state: None,
+            shelf: None,
         }
     }
 }
@@ -124,6 +129,8 @@ pub(super) enum Answer {
     Failed(SentError),
     /// What reading a portion came to, by source.
     Read(usize, Result<ReadStats, SentError>),
+    /// What is durable of the workers' state, as JSON.
+    Staged(Epoch, Result<String, SentError>),
     /// Rows of a table that this process has hydrated with.
     Hydrated(Result<u64, SentError>),
     /// What a commit came to: what was committed, and the table's version after it.

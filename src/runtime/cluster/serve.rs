@@ -5,25 +5,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
-use silverflow_operators::Epoch;
+use silverflow_operators::{Epoch, Shelf};
 use tokio::runtime::Handle;
 
 use super::message::{self, Answer, Commit, Open, Order, Portion, Said, answer};
 use super::network::{Cut, exchange, meet};
 use super::wire::SentError;
 use crate::cluster::{Expected, Link, Listening, Member, PEER_LOST, Purpose, connect};
-use crate::dataflow::{Batch, Outcome, Start, TableId, UNUSABLE};
+use crate::dataflow::{Alarm, Batch, Outcome, Start, TableId, UNUSABLE};
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 use crate::runtime::RunOptions;
-use crate::runtime::checkpoint::{Checkpoints, fingerprints};
+use crate::runtime::checkpoint::{Checkpoints, ShareOf, States, damaged, fingerprints};
 use crate::runtime::commit::{CommitDone, Committer, ToCommitter};
 use crate::runtime::hydrate::{Rows, hydrate_share};
 use crate::runtime::ingress::{Ingress, Read};
 use crate::runtime::names::found;
 use crate::runtime::outside::LakeOutside;
+use crate::runtime::scratch::Scratch;
 use crate::runtime::settle::start_committer;
 use crate::runtime::tables::adopt;
 use crate::runtime::worker::{FromWorker, Seat, Workers};
@@ -134,6 +135,10 @@ struct Prepared {
     start: Arc<Start>,
     lake: Lake,
     walls: Arc<BTreeMap<u64, i64>>,
+    checkpoints: ShareOf,
+    /// What has to be sound if what the workers give is to be worth anything.
+    alarm: Alarm,
+    scratch: Arc<Scratch>,
 }
 
 /// A dataflow that runs.
@@ -142,6 +147,8 @@ struct Running {
     reads: Sender<Read>,
     commits: Sender<CommitDone>,
     hydrated: Sender<Result<u64>>,
+    /// Epochs of which the workers are to be asked what they remember.
+    stages: Sender<Epoch>,
     /// What the workers made of epochs that are not committed yet.
     pending: Pending,
     committers: BTreeMap<TableId, Committer>,
@@ -198,6 +205,18 @@ impl Process<'_> {
                 }
                 Order::Read(portion) => self.read(portion)?,
                 Order::Hydrate(table, version) => self.hydrate(table, version),
+                Order::Stage(epoch) => {
+                    if let Some(running) = &self.running {
+                        let _ = running.stages.send(epoch);
+                        // A worker that has ended has said why.
+                        running.workers.mail().here().snapshot();
+                    }
+                }
+                Order::Published(epoch, needed) => {
+                    if let Some(session) = &self.session {
+                        session.checkpoints.published(epoch, &needed);
+                    }
+                }
                 Order::Adopt => {
                     if let Err(error) = self.adopt() {
                         let number = self.session.as_ref().map_or(0, |session| session.number);
@@ -237,12 +256,13 @@ impl Process<'_> {
 
     fn close(&mut self) -> Result<()> {
         self.session = None;
-        let Some(Running { workers, reads, commits, hydrated, committers, forward, .. }) = self.running.take() else {
+        let Some(Running { workers, reads, commits, hydrated, stages, committers, forward, .. }) = self.running.take()
+        else {
             return Ok(());
         };
         drop(committers);
         let ended = workers.stop();
-        drop((reads, commits, hydrated));
+        drop((reads, commits, hydrated, stages));
         let _ = forward.join();
         ended
     }
@@ -276,11 +296,19 @@ impl Process<'_> {
             .help("run again"));
         }
         let mut start = open.start();
+        let folder = self.options.scratch.clone().unwrap_or_else(|| lake.scratch());
+        let scratch = Arc::new(Scratch::new(self.options.memory(), folder));
+        let shelf: Arc<dyn Shelf> = Arc::<Scratch>::clone(&scratch);
+        start.shelf = Some(shelf);
+        let mut checkpoints = Checkpoints::new(self.pipeline, &lake)?;
+        let mut alarm = Alarm::default();
         if let Some(epoch) = open.checkpoint {
-            let mut checkpoints = Checkpoints::new(self.pipeline, &lake)?;
             let warn = |line: &str| tracing::warn!("{line}");
-            let state = match checkpoints.find(&plan, &start, &history, self.io, &warn) {
-                Some((base, state)) if base.epoch == epoch => state,
+            let state = match checkpoints.find(&plan, &start, &history, (self.io, scratch.folder()), &warn) {
+                Some((base, state)) if base.epoch == epoch => {
+                    alarm = base.alarm;
+                    state
+                }
                 _ => {
                     return Err(Error::external(UNUSABLE, format!("the checkpoint of epoch {epoch} cannot be read")));
                 }
@@ -288,7 +316,8 @@ impl Process<'_> {
             start.state = Some(Arc::new(state));
         }
         let (start, walls) = (Arc::new(start), Arc::new(history.walls.clone()));
-        Ok(Prepared { number: open.session, generation: open.generation, plan, start, lake, walls })
+        let (number, generation, checkpoints) = (open.session, open.generation, checkpoints.share());
+        Ok(Prepared { number, generation, plan, start, lake, walls, checkpoints, alarm, scratch })
     }
 
     fn connect(&mut self) -> Result<()> {
@@ -310,6 +339,7 @@ impl Process<'_> {
         let (reads, read) = unbounded();
         let (commits, done) = unbounded();
         let (hydrated, rows) = unbounded();
+        let (stages, staged) = unbounded();
         let pending = Pending::default();
         let desk = Desk {
             link: Arc::clone(&self.link),
@@ -318,11 +348,18 @@ impl Process<'_> {
             reads: read,
             commits: done,
             hydrated: rows,
+            stages: staged,
+            states: States::new(),
+            workers: self.expected.workers,
+            checkpoints: session.checkpoints.clone(),
+            alarm: session.alarm.clone(),
+            scratch: Arc::clone(&session.scratch),
+            io: self.io.clone(),
             pending: Arc::clone(&pending),
         };
         let forward = std::thread::spawn(move || desk.forward());
         let committers = BTreeMap::new();
-        self.running = Some(Running { workers, reads, commits, hydrated, pending, committers, forward });
+        self.running = Some(Running { workers, reads, commits, hydrated, stages, pending, committers, forward });
         Ok(())
     }
 
@@ -391,12 +428,20 @@ struct Desk {
     reads: Receiver<Read>,
     commits: Receiver<CommitDone>,
     hydrated: Receiver<Result<u64>>,
+    stages: Receiver<Epoch>,
+    /// What workers remember, until all of this process have said it.
+    states: States,
+    workers: usize,
+    checkpoints: ShareOf,
+    alarm: Alarm,
+    scratch: Arc<Scratch>,
+    io: Handle,
     pending: Pending,
 }
 
 impl Desk {
     /// Works until the workers have ended.
-    fn forward(self) {
+    fn forward(mut self) {
         loop {
             let answer = select! {
                 recv(self.events) -> event => match event {
@@ -426,8 +471,44 @@ impl Desk {
         }
     }
 
+    /// Whether what the workers give can be relied on.
+    fn sound(&self) -> Result<()> {
+        if self.alarm.is_raised() {
+            return Err(damaged());
+        }
+        self.scratch.check()
+    }
+
+    /// Writes what the workers remember, beside everything else.
+    fn stage(&mut self) {
+        let states = std::mem::take(&mut self.states);
+        let Ok(epoch) = self.stages.recv() else { return };
+        let (link, session, io) = (Arc::clone(&self.link), self.session, self.io.clone());
+        let (checkpoints, sound) = (self.checkpoints.clone(), self.sound());
+        std::thread::spawn(move || {
+            let part = sound.and_then(|()| checkpoints.stage(epoch, &states, &io)).and_then(|part| {
+                serde_json::to_string(&part)
+                    .map_err(|e| Error::internal("a part of a checkpoint has no JSON form").caused_by(e))
+            });
+            // A leading process that is gone publishes nothing.
+            let _ = message::send(&link, &Said(session, Answer::Staged(epoch, part.map_err(|e| SentError::from(&e)))));
+        });
+    }
+
     /// Keeps changes here, and gives what is told of an event.
-    fn keep(&self, mut event: FromWorker) -> Option<Answer> {
+    fn keep(&mut self, mut event: FromWorker) -> Option<Answer> {
+        if let FromWorker::Snapshot { worker, states } = event {
+            self.states.insert(worker, states);
+            if self.states.len() == self.workers {
+                self.stage();
+            }
+            return None;
+        }
+        if matches!(event, FromWorker::Done { .. })
+            && let Err(error) = self.sound()
+        {
+            return Some(Answer::Failed(SentError::from(&error)));
+        }
         if let FromWorker::Outcome(Outcome::Changes { table, epoch, batches }) = &mut event {
             let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             pending.entry((*epoch, *table)).or_default().append(batches);
