@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
-use silverflow::cluster::{Expected, Hosts, Link, Listener, Member, PEER_LOST, Purpose, Say, Secret, connect};
+use silverflow::cluster::{Expected, Hosts, Link, Listener, Member, PEER_LOST, Pulse, Purpose, Say, Secret, connect};
 use silverflow::error::{Error, Fault, Result};
 use silverflow::runtime::{COMMUNICATION, Stop};
 
@@ -91,6 +91,12 @@ pub(super) fn family(index: usize, children: usize) -> Expected {
 /// The connection to the command that has started this process.
 static FAMILY: OnceLock<Arc<Link>> = OnceLock::new();
 
+/// Whether the workers of this process get on.
+fn pulse() -> &'static Pulse {
+    static PULSE: OnceLock<Pulse> = OnceLock::new();
+    PULSE.get_or_init(Pulse::default)
+}
+
 /// Whether this process was started by a command, which hears how it ends.
 pub(super) fn is_child() -> bool {
     std::env::var_os(PARENT).is_some()
@@ -138,7 +144,8 @@ impl Cluster {
     }
 
     /// Finds out what this command is, and starts other processes if that is what it does.
-    pub(super) fn role(&self, stop: &Stop) -> Result<Role> {
+    /// Those that are lost are started again only if `again` says so.
+    pub(super) fn role(&self, stop: &Stop, again: bool) -> Result<Role> {
         let index = usize::from(self.process.unwrap_or_default());
         match (&self.hosts, self.processes) {
             (Some(file), _) => {
@@ -149,7 +156,7 @@ impl Cluster {
                 }
                 let secret = self.secret(&hosts)?;
                 if self.restart && !is_child() {
-                    return processes::run(&[index], self.peer_timeout, false, stop).map(Role::Parent);
+                    return processes::run(&[index], self.peer_timeout, (false, again), stop).map(Role::Parent);
                 }
                 let listener = Listener::bind(hosts.get(index).unwrap_or_default())?;
                 if is_child() {
@@ -173,7 +180,7 @@ impl Cluster {
             (None, _) if self.process.is_some() => Err(Error::user("HOSTS_MISSING", "--process needs --hosts")),
             (None, Some(count)) if count > 1 => {
                 let all: Vec<usize> = (0..usize::from(count)).collect();
-                processes::run(&all, self.peer_timeout, true, stop).map(Role::Parent)
+                processes::run(&all, self.peer_timeout, (true, again), stop).map(Role::Parent)
             }
             (None, _) => Ok(Role::Alone),
         }
@@ -189,6 +196,7 @@ impl Cluster {
             secret,
             start_timeout: self.start_timeout,
             peer_timeout: self.peer_timeout,
+            pulse: pulse().clone(),
             say,
         }))
     }
@@ -230,7 +238,7 @@ impl Cluster {
         };
         // Nobody would notice what happens to it: what it has begun, the next run finishes.
         let lost = |_| std::process::exit(i32::from(Fault::External.exit_code()));
-        let link = Link::start(stream, self.peer_timeout, hear, lost)?;
+        let link = Link::start(stream, (self.peer_timeout, pulse()), hear, lost)?;
         let _ = FAMILY.set(link);
         Ok(said)
     }

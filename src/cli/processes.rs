@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use silverflow::cluster::{Link, Listener, Listening, Secret};
+use silverflow::cluster::{Link, Listener, Listening, Pulse, Secret};
 use silverflow::error::{Error, Fault, Result};
 use silverflow::runtime::Stop;
 
@@ -16,6 +16,8 @@ use super::member::{AGAIN, PARENT, ToChild, ToParent, family};
 const LOOK: Duration = Duration::from_millis(20);
 /// How long processes have to report after they were started.
 const START: Duration = Duration::from_secs(60);
+/// How long processes have to notice that another one is lost, before they are ended.
+const NOTICE: Duration = Duration::from_secs(1);
 /// Processes that were there for so long have started well.
 const STEADY: Duration = Duration::from_secs(60);
 /// Pauses before they are started again, as long as nothing is completed; after the last one there is none.
@@ -42,8 +44,8 @@ enum End {
 }
 
 /// Runs these processes until they are done, and gives the exit code. With `local` they are all there are, and are told
-/// where the others listen.
-pub(super) fn run(processes: &[usize], timeout: Duration, local: bool, stop: &Stop) -> Result<u8> {
+/// where the others listen. What is lost is started again if `again` says so.
+pub(super) fn run(processes: &[usize], timeout: Duration, (local, again): (bool, bool), stop: &Stop) -> Result<u8> {
     let mut pauses = PAUSES.iter();
     loop {
         let mut generation = Generation::start(processes, timeout, local)?;
@@ -55,7 +57,7 @@ pub(super) fn run(processes: &[usize], timeout: Duration, local: bool, stop: &St
         drop(generation);
         match end? {
             End::Code(code) => return Ok(code),
-            End::Lost if stop.is_requested() => return Ok(Fault::External.exit_code()),
+            End::Lost if stop.is_requested() || !again => return Ok(Fault::External.exit_code()),
             End::Lost => {}
         }
         let Some(pause) = pauses.next() else {
@@ -140,7 +142,7 @@ impl Generation {
                 Err(_) => false,
             };
             let lost = move |why| _ = silent.send(Heard::Silent(process, why));
-            self.links.insert(process, Link::start(arrival.stream, self.timeout, hear, lost)?);
+            self.links.insert(process, Link::start(arrival.stream, (self.timeout, &Pulse::default()), hear, lost)?);
         }
         Ok(())
     }
@@ -153,13 +155,16 @@ impl Generation {
         while addresses.len() < self.children.len() && self.ended()?.is_empty() && Instant::now() < until {
             match self.heard.recv_timeout(LOOK) {
                 Ok(Heard::Said(process, ToParent::Listening(address))) => _ = addresses.insert(process, address),
-                Ok(Heard::Silent(process, why)) => {
-                    // Whoever watches hears it again.
-                    let _ = self.told.send(Heard::Silent(process, why));
-                    return Ok(());
-                }
+                Ok(Heard::Silent(..)) => break,
                 Ok(Heard::Said(..)) | Err(_) => {}
             }
+        }
+        if addresses.len() < self.children.len() {
+            // One has ended before it could say where it listens: there is nothing to wait for.
+            for child in self.children.values_mut() {
+                let _ = child.kill();
+            }
+            return Ok(());
         }
         let secret = Secret::random()?.to_hex();
         self.tell(&ToChild::Hosts(addresses.into_values().collect(), secret))
@@ -219,7 +224,9 @@ impl Generation {
             }
             if !ended.is_empty() {
                 let since = since.get_or_insert_with(Instant::now);
-                if since.elapsed() > self.timeout * 2 {
+                // Whoever has lost another one has nothing more to do than to notice.
+                let moment = if ended.values().any(is_lost) { NOTICE } else { self.timeout * 2 };
+                if since.elapsed() > moment {
                     for child in self.children.values_mut() {
                         let _ = child.kill();
                     }
@@ -230,18 +237,22 @@ impl Generation {
     }
 }
 
+fn code(status: &ExitStatus) -> Option<u8> {
+    status.code().and_then(|code| u8::try_from(code).ok())
+}
+
+/// Whether a process was lost, or has lost another one.
+fn is_lost(status: &ExitStatus) -> bool {
+    code(status).is_none_or(|code| code == AGAIN)
+}
+
 /// What the ends of all processes come to. The leading process knows how the run went, if it says so.
 fn verdict(ended: &BTreeMap<usize, ExitStatus>) -> End {
-    let code = |status: &ExitStatus| status.code().and_then(|code| u8::try_from(code).ok());
-    let lost = |status: &ExitStatus| {
-        let code = code(status);
-        code.is_none() || code == Some(AGAIN)
-    };
     let lead = ended.first_key_value().map(|(_, status)| status);
     match lead.and_then(code) {
         Some(0) => End::Code(0),
         Some(code) if code != AGAIN => End::Code(code),
-        _ => match ended.values().find(|status| !lost(status) && !status.success()) {
+        _ => match ended.values().find(|status| !is_lost(status) && !status.success()) {
             // One that does not come back makes starting again useless.
             Some(status) => End::Code(code(status).unwrap_or(Fault::External.exit_code())),
             None => End::Lost,

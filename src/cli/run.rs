@@ -140,7 +140,9 @@ impl Run {
     pub(super) fn run(&self) -> Result<u8> {
         let stop = Stop::default();
         stop_on_signals(stop.clone(), !self.cluster.serves() && !member::is_child())?;
-        let member = match self.cluster.role(&stop)? {
+        // A refresh that is begun a second time would do what it has done once more.
+        let again = self.refresh.is_empty() && self.full_refresh.is_empty() && !self.full_refresh_all;
+        let member = match self.cluster.role(&stop, again)? {
             Role::Alone => None,
             Role::Member(member) => Some(member),
             Role::Parent(code) => return Ok(code),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
+use super::Pulse;
 use super::frame::{MOST, read_frame, write_frame};
 use crate::error::{Error, Result};
 
@@ -25,14 +26,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts a link on a connection. `hear` takes each frame, and ends the link by saying false; `lost` hears once why the
+    /// Starts a link on a connection. While `pulse` says that this process hangs it gives no signs of life. `hear` takes each frame, and ends the link by saying false; `lost` hears once why the
     /// link has ended, unless `hear` has ended it.
     ///
     /// # Errors
     /// External, of the connection.
     pub fn start(
         stream: TcpStream,
-        timeout: Duration,
+        (timeout, pulse): (Duration, &Pulse),
         mut hear: impl FnMut(Vec<u8>) -> bool + Send + 'static,
         lost: impl FnOnce(String) + Send + 'static,
     ) -> Result<Arc<Link>> {
@@ -42,12 +43,12 @@ impl Link {
         reader.set_read_timeout(Some(timeout)).map_err(failed)?;
         let (beat, ended) = bounded::<()>(0);
         let link = Arc::new(Link { writer: Mutex::new(writer), socket: stream, _beat: beat });
-        let beating = Arc::downgrade(&link);
+        let (beating, pulse) = (Arc::downgrade(&link), pulse.clone());
         std::thread::spawn(move || {
             while ended.recv_timeout(timeout / BEATS) == Err(RecvTimeoutError::Timeout) {
                 // A failure shows where frames are read.
                 let Some(link) = beating.upgrade() else { break };
-                if link.send(&[]).is_err() {
+                if pulse.is_there() && link.send(&[]).is_err() {
                     break;
                 }
             }
@@ -121,7 +122,7 @@ mod tests {
         let end = told.clone();
         let link = Link::start(
             stream,
-            Duration::from_millis(timeout),
+            (Duration::from_millis(timeout), &Pulse::default()),
             move |frame| told.send(String::from_utf8(frame).unwrap()).is_ok(),
             move |why| end.send(format!("lost: {why}")).unwrap(),
         );

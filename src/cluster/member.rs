@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::handshake::Expected;
-use super::{Hosts, Listener, Say, Secret};
+use super::{Hosts, Listener, Pulse, Say, Secret};
 use crate::pipeline::Pipeline;
 
 /// What a process knows of itself and of the others.
@@ -20,6 +20,8 @@ pub struct Member {
     pub start_timeout: Duration,
     /// After how long without a sign of life another one counts as lost.
     pub peer_timeout: Duration,
+    /// Whether its workers get on.
+    pub pulse: Pulse,
     /// Hears of connections that are refused, and the like.
     pub say: Say,
 }

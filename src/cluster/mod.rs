@@ -13,6 +13,7 @@ mod hosts;
 mod link;
 mod listener;
 mod member;
+mod pulse;
 mod secret;
 
 pub use frame::{MOST, read_frame, write_frame};
@@ -21,6 +22,7 @@ pub use hosts::Hosts;
 pub use link::Link;
 pub use listener::{Arrival, Listener, Listening};
 pub use member::Member;
+pub use pulse::{Pulse, Turns};
 pub use secret::Secret;
 
 /// Raised whenever anything that goes over a connection changes its form or meaning.

@@ -19,7 +19,7 @@ use timely::logging::{TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
 use super::RunOptions;
-use crate::cluster::PEER_LOST;
+use crate::cluster::{PEER_LOST, Pulse};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, Tally, build};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -199,7 +199,7 @@ impl Workers {
             stop: Arc::clone(&stop),
             threads: Arc::clone(&threads),
             before_epoch: options.before_epoch,
-            networked: seat.is_some(),
+            pulse: options.member.as_ref().filter(|_| seat.is_some()).map(|member| member.pulse.clone()),
         };
         let first = seat.as_ref().map_or(0, |seat| seat.first);
         let work = move |worker: &mut Worker| {
@@ -275,7 +275,8 @@ struct Shared {
     stop: Arc<AtomicBool>,
     threads: Arc<Mutex<Vec<Thread>>>,
     before_epoch: Option<fn(usize, u64)>,
-    networked: bool,
+    /// Where it is told that the worker gets on, if it works with those of other processes.
+    pulse: Option<Pulse>,
 }
 
 impl Shared {
@@ -294,7 +295,7 @@ impl Shared {
                     .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
                     .unwrap_or_else(|| "without a message".to_owned());
                 // That is how timely says that a connection is closed.
-                if self.networked && COMMUNICATION.iter().any(|part| message.contains(part)) {
+                if self.pulse.is_some() && COMMUNICATION.iter().any(|part| message.contains(part)) {
                     Some(FromWorker::Lost(Error::external(PEER_LOST, "the exchange with another process broke off")))
                 } else {
                     Some(FromWorker::Panicked(message))
@@ -337,7 +338,11 @@ impl Shared {
         let mut ended: VecDeque<Epoch> = VecDeque::new();
         let mut current: Epoch = 0;
         let mut entered: Option<Epoch> = None;
+        let turns = self.pulse.as_ref().map(Pulse::thread);
         while !self.stop.load(Ordering::Relaxed) {
+            if let Some(turns) = &turns {
+                turns.take();
+            }
             let mut idle = true;
             match mailbox.try_recv() {
                 Ok(ToWorker::Rows(inlet, batch)) => {

@@ -263,7 +263,7 @@ impl Lead {
                 losing.lose(process, why);
                 let _ = end.send(());
             };
-            Link::start(stream, member.peer_timeout, hear, lost)
+            Link::start(stream, (member.peer_timeout, &member.pulse), hear, lost)
         });
         let links = Arc::new(links.collect::<Result<Vec<_>>>()?);
         let member = Arc::clone(member);

@@ -63,7 +63,7 @@ pub fn join(pipeline: &Pipeline, options: &RunOptions) -> Result<()> {
         let _ = told.send(reason);
         cutting.now();
     };
-    let link = Link::start(stream, member.peer_timeout, hear, lost)?;
+    let link = Link::start(stream, (member.peer_timeout, &member.pulse), hear, lost)?;
     let mut process = Process {
         pipeline,
         options,
