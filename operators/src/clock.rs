@@ -4,14 +4,15 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::consolidate_from;
 use crate::epochs::{Apply, Rows, Second, Shared, binary, shared};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{Bytewise, KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{Bytewise, KeyedState, Run, Shelf};
 use crate::{Diff, Epoch};
 
 /// A point on the clock, in whatever unit the caller counts from where it begins.
@@ -219,14 +220,14 @@ impl State for ClockState {
         Snapshot::new(self.kind(), vec![rows.freeze(), now.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [rows, now] = snapshot.expect(self.kind())?;
         let mut clock = KeyedState::<Bytewise>::new();
-        clock.thaw(now, &|_| true);
+        clock.thaw(now, Share::ALL)?;
         let shown = clock.at(&Row::default()).last().and_then(|entry| moments(entry.order)?.first().copied());
         let now = shown.ok_or(SnapshotError::Damaged)?;
         let mut state = KeyedState::<Bytewise>::new();
-        state.thaw(rows, keep);
+        state.thaw(rows, share)?;
         let mut waiting = Vec::new();
         for row in state.keys() {
             for entry in state.at(&row).scan() {
@@ -241,6 +242,11 @@ impl State for ClockState {
         self.now = self.now.max(now);
         waiting.into_iter().for_each(|(timed, count)| self.keep(timed, count));
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        // What waits is in the order in which it falls due, in memory.
+        let _ = shelf;
     }
 
     fn bytes(&self) -> usize {

@@ -3,11 +3,13 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::batch::Batch;
 use crate::epochs::{Apply, Rows, Shared, shared, unary};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run, Shelf};
 use crate::{Diff, Epoch};
 
 /// [`Dedup::dedup`] on a collection of rows by key.
@@ -122,6 +124,7 @@ impl DedupState {
 impl Apply<(Row, Row), (), Row> for DedupState {
     fn portion(&mut self, _: Epoch, rows: Vec<((Row, Row), Diff)>, _: Vec<((), Diff)>, out: &mut Vec<(Row, Diff)>) {
         self.change(&rows, out);
+        self.rows.absorb(&mut self.new);
     }
 
     fn end(&mut self, _: Epoch) {
@@ -138,10 +141,14 @@ impl State for DedupState {
         Snapshot::new(self.kind(), vec![self.rows.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [rows] = snapshot.expect(self.kind())?;
-        self.rows.thaw(rows, keep);
+        self.rows.thaw(rows, share)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.rows.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {
@@ -209,6 +216,7 @@ impl DistinctState {
 impl Apply<Row, (), Row> for DistinctState {
     fn portion(&mut self, _: Epoch, rows: Vec<(Row, Diff)>, _: Vec<((), Diff)>, out: &mut Vec<(Row, Diff)>) {
         self.change(rows, out);
+        self.rows.absorb(&mut self.new);
     }
 
     fn end(&mut self, _: Epoch) {
@@ -225,10 +233,14 @@ impl State for DistinctState {
         Snapshot::new(self.kind(), vec![self.rows.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [rows] = snapshot.expect(self.kind())?;
-        self.rows.thaw(rows, keep);
+        self.rows.thaw(rows, share)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.rows.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

@@ -3,13 +3,15 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at};
 use crate::history::{History, historise};
 use crate::row::Row;
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{KeyMut, KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{KeyMut, KeyedState, Run, Shelf};
 use crate::truncate::Truncates;
 use crate::{Diff, Epoch};
 
@@ -194,6 +196,7 @@ impl FillState {
                 change(key, group, &mut events, &self.truncates, merge, out)
             };
         });
+        self.events.absorb(&mut self.new);
         if !moved.is_empty() {
             consolidate_from(out, start);
         }
@@ -210,11 +213,15 @@ impl State for FillState {
         Snapshot::new(self.kind(), vec![self.events.freeze(), self.truncates.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [events, truncates] = snapshot.expect(self.kind())?;
-        self.events.thaw(events, keep);
-        self.truncates.thaw(truncates);
+        self.events.thaw(events, share)?;
+        self.truncates.thaw(truncates)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.events.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

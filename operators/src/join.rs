@@ -3,11 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, Group, consolidate_from, for_each_pair};
 use crate::epochs::{Apply, Rows, Shared, shared};
 use crate::row::Row;
 use crate::sides::{FEW, Keyed, Matched, Sides, Walk, by_key, match_rows};
-use crate::snapshot::{Snapshot, SnapshotError, State};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::Shelf;
 use crate::{Diff, Epoch};
 
 /// Which rows an equality join yields.
@@ -199,6 +202,7 @@ impl Apply<Keyed, (Row, Row), Matched> for JoinState {
         out: &mut Vec<(Matched, Diff)>,
     ) {
         self.begin(rows, &reference, out);
+        self.sides.absorb();
     }
 
     fn more(&mut self, out: &mut Vec<(Matched, Diff)>, fuel: usize) -> bool {
@@ -227,9 +231,13 @@ impl State for JoinState {
         self.sides.snapshot(kind)
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let kind = self.kind();
-        self.sides.restore(kind, snapshot, keep)
+        self.sides.restore(kind, snapshot, share)
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.sides.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

@@ -68,8 +68,8 @@ pub use once::{Once, OnceKind, OnceState};
 pub use row::{Row, stable_hash};
 pub use scd1::{Scd1, Scd1State};
 pub use scd2::{Scd2, Scd2State, Version};
-pub use snapshot::{STATE_FORMAT, Snapshot, SnapshotError, State};
-pub use state::{Bytewise, Entry, Frozen, KeyMut, KeyedState, Order, Run, Sealed};
+pub use snapshot::{STATE_FORMAT, Share, Snapshot, SnapshotError, State};
+pub use state::{Bytewise, CHUNK, Entry, Frozen, KeyMut, KeyedState, Order, Run, Sealed, Shelf, ShelfFile, checksums};
 
 /// The logical time of the dataflow.
 pub type Epoch = u64;

@@ -3,12 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, for_each_pair};
 use crate::epochs::{Apply, Rows, Shared, shared};
 use crate::row::Row;
 use crate::sides::{Keyed, Matched, by_key, match_rows};
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run, Shelf};
 use crate::{Diff, Epoch};
 
 /// Which rows a lookup at arrival yields.
@@ -172,6 +174,7 @@ impl Apply<Keyed, (Row, Row), Matched> for OnceState {
         out: &mut Vec<(Matched, Diff)>,
     ) {
         self.decide(epoch, rows, &reference, out);
+        self.reference.absorb(&mut self.new);
     }
 
     fn end(&mut self, _: Epoch) {
@@ -188,10 +191,14 @@ impl State for OnceState {
         Snapshot::new(self.kind(), vec![self.reference.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [reference] = snapshot.expect(self.kind())?;
-        self.reference.thaw(reference, keep);
+        self.reference.thaw(reference, share)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.reference.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

@@ -3,13 +3,15 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, Event, above, encode, precedence, winner_at};
 use crate::history::{History, historise};
 use crate::row::Row;
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run, Shelf};
 use crate::truncate::Truncates;
 use crate::{Diff, Epoch};
 
@@ -141,6 +143,7 @@ impl Scd1State {
             };
         });
         self.new = run;
+        self.events.absorb(&mut self.new);
         if truncated {
             consolidate_from(out, start);
         }
@@ -260,11 +263,15 @@ impl State for Scd1State {
         Snapshot::new(self.kind(), vec![self.events.freeze(), self.truncates.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [events, truncates] = snapshot.expect(self.kind())?;
-        self.events.thaw(events, keep);
-        self.truncates.thaw(truncates);
+        self.events.thaw(events, share)?;
+        self.truncates.thaw(truncates)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.events.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

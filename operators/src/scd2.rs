@@ -6,6 +6,8 @@ mod near;
 mod tests;
 mod whole;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, consolidate_from};
@@ -13,8 +15,8 @@ use crate::epochs::{Rows, Shared, shared};
 use crate::event::{ByPrecedence, Change, precedence};
 use crate::history::{History, historise};
 use crate::row::Row;
-use crate::snapshot::{Snapshot, SnapshotError, State};
-use crate::state::{KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError, State};
+use crate::state::{KeyedState, Run, Shelf};
 use crate::{Diff, Epoch};
 use near::Scratch;
 
@@ -164,6 +166,8 @@ impl History<(Row, Version)> for Scd2State {
                 whole::change(key, group, &mut events, index.then_some(&mut heads), out)
             };
         });
+        self.events.absorb(&mut self.new.0);
+        self.heads.absorb(&mut self.new.1);
         ties
     }
 
@@ -183,11 +187,16 @@ impl State for Scd2State {
         Snapshot::new(self.kind(), vec![self.events.freeze(), self.heads.freeze()])
     }
 
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError> {
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError> {
         let [events, heads] = snapshot.expect(self.kind())?;
-        self.events.thaw(events, keep);
-        self.heads.thaw(heads, keep);
+        self.events.thaw(events, share)?;
+        self.heads.thaw(heads, share)?;
         Ok(())
+    }
+
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.events.put_on(shelf);
+        self.heads.put_on(shelf);
     }
 
     fn bytes(&self) -> usize {

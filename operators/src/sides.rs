@@ -1,10 +1,12 @@
 //! The state of operators that match rows with a reference.
 
+use std::sync::Arc;
+
 use crate::Diff;
 use crate::epochs::{Apply, Rows, Second, Shared, binary};
 use crate::row::{Row, stable_hash};
-use crate::snapshot::{Snapshot, SnapshotError};
-use crate::state::{KeyMut, KeyedState, Run};
+use crate::snapshot::{Share, Snapshot, SnapshotError};
+use crate::state::{KeyMut, KeyedState, Run, Shelf};
 
 /// A row with its key, or without.
 pub(crate) type Keyed = (Option<Row>, Row);
@@ -44,6 +46,17 @@ impl Sides {
         self.reference.load(reference);
     }
 
+    /// The portion at hand is over.
+    pub(crate) fn absorb(&mut self) {
+        self.rows.absorb(&mut self.new.0);
+        self.reference.absorb(&mut self.new.1);
+    }
+
+    pub(crate) fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.rows.put_on(shelf);
+        self.reference.put_on(shelf);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.rows.bytes() + self.reference.bytes()
     }
@@ -60,11 +73,11 @@ impl Sides {
         &mut self,
         kind: &'static str,
         snapshot: &Snapshot,
-        keep: &dyn Fn(u64) -> bool,
+        share: Share,
     ) -> Result<(), SnapshotError> {
         let [rows, reference] = snapshot.expect(kind)?;
-        self.rows.thaw(rows, keep);
-        self.reference.thaw(reference, keep);
+        self.rows.thaw(rows, share)?;
+        self.reference.thaw(reference, share)?;
         Ok(())
     }
 }

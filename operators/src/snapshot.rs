@@ -1,12 +1,13 @@
 //! What a state holds at one moment, to be kept outside the process and read back.
 
-use bytes::{Buf, Bytes};
+use std::sync::Arc;
+
 use thiserror::Error;
 
-use crate::state::Frozen;
+use crate::state::{Frozen, Shelf};
 
 /// Raised whenever the meaning or the layout of any operator's state changes. State of another format is not read.
-pub const STATE_FORMAT: u32 = 2;
+pub const STATE_FORMAT: u32 = 3;
 
 /// Why a snapshot could not be read. Nothing is lost by it: state can always be rebuilt from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -20,6 +21,39 @@ pub enum SnapshotError {
     /// The content contradicts itself.
     #[error("the snapshot is damaged")]
     Damaged,
+    /// There is neither memory nor a file for what has to be copied.
+    #[error("there is no room for it")]
+    NoRoom,
+}
+
+/// The keys that are one worker's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    worker: u64,
+    workers: u64,
+}
+
+impl Share {
+    /// All keys.
+    pub const ALL: Share = Share { worker: 0, workers: 1 };
+
+    /// Those of one of so many workers.
+    #[must_use]
+    pub fn new(worker: u64, workers: u64) -> Share {
+        Share { worker, workers: workers.max(1) }
+    }
+
+    /// Whether the key with this [`stable_hash`](crate::stable_hash) is among them.
+    #[must_use]
+    pub fn has(self, hash: u64) -> bool {
+        hash % self.workers == self.worker
+    }
+
+    /// Whether these are all.
+    #[must_use]
+    pub fn is_all(self) -> bool {
+        self.workers == 1 && self.worker == 0
+    }
 }
 
 /// What one operator holds at one moment.
@@ -82,14 +116,17 @@ pub trait State {
     /// have changed; the entries themselves are shared.
     fn snapshot(&mut self) -> Snapshot;
 
-    /// Adds what a snapshot holds of the keys whose [`stable_hash`](crate::stable_hash) passes `keep`. Several
-    /// snapshots with distinct keys can be restored into one state, which is how shards move between workers.
+    /// Adds what a snapshot holds of the keys in the share. Several snapshots with distinct keys can be restored into one
+    /// state, which is how shards move between workers.
     ///
     /// What is not content but configuration (the kind of a lookup, say) is no part of a snapshot.
     ///
     /// # Errors
-    /// If the snapshot is of another operator. The state is then unchanged.
-    fn restore(&mut self, snapshot: &Snapshot, keep: &dyn Fn(u64) -> bool) -> Result<(), SnapshotError>;
+    /// If the snapshot is of another operator, or a part of it cannot be copied. The state is then of no use.
+    fn restore(&mut self, snapshot: &Snapshot, share: Share) -> Result<(), SnapshotError>;
+
+    /// Puts what is remembered from now on on a shelf.
+    fn put_on(&mut self, shelf: &Arc<dyn Shelf>);
 
     /// Memory in use, in bytes, without the allocator's own.
     fn bytes(&self) -> usize;
@@ -106,26 +143,4 @@ pub trait State {
 /// Appends a number as eight bytes, little endian.
 pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
-}
-
-/// Bytes that are read front to back. Nothing is believed of a length that they contain.
-pub(crate) struct Source(Bytes);
-
-impl Source {
-    pub(crate) fn new(bytes: Bytes) -> Self {
-        Source(bytes)
-    }
-
-    pub(crate) fn number(&mut self) -> Option<u64> {
-        self.0.try_get_u64_le().ok()
-    }
-
-    /// The next bytes, without a copy.
-    pub(crate) fn bytes(&mut self, length: usize) -> Option<Bytes> {
-        (length <= self.0.len()).then(|| self.0.split_to(length))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }

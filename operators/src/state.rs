@@ -1,25 +1,36 @@
 //! Keyed state: the one structure in which operators remember rows.
 
+mod column;
+mod draft;
 mod key;
 mod list;
 mod live;
 mod merge;
 mod overlay;
+mod sealed;
 mod segment;
+mod shelf;
+mod stored;
+mod tally;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::row::{Row, stable_hash};
+use crate::snapshot::{Share, SnapshotError};
+use draft::Draft;
 pub use key::KeyMut;
 use key::{Size, Span};
 use merge::Merge;
 use overlay::{HashedKey, Overlay};
-use segment::{Draft, Segment};
-pub use segment::{Frozen, Sealed};
+pub use sealed::{Frozen, Sealed};
+use segment::Segment;
+pub use shelf::{Shelf, ShelfFile};
+pub use stored::{CHUNK, checksums};
 
 /// Entries in the overlay before it becomes a segment, at least.
 const OVERLAY: usize = 1 << 12;
@@ -84,7 +95,8 @@ pub struct Entry<'a> {
 /// place only: the overlay or one segment, in which its count can change but its bytes cannot.
 /// When the overlay is full it becomes a segment, and segments merge so that each is several times
 /// larger than all younger ones together. A merge goes on a few entries at a time, each time a key
-/// is looked up, in proportion to the entries that have come, so no change waits for one.
+/// is looked up, in proportion to the entries that have come, so no change waits for one. On a
+/// [`Shelf`], segments for which memory has no room are in files, and everything else is the same.
 ///
 /// Entries whose count is negative are kept, since the insertion may still come, but navigation
 /// ([`KeyMut::first`], [`KeyMut::before`], ...) sees positive counts only.
@@ -101,6 +113,9 @@ pub struct KeyedState<O: Order = Bytewise> {
     limit: usize,
     /// The spans of the key at hand, here to reuse the allocation.
     spans: Vec<Span>,
+    shelf: Option<Arc<dyn Shelf>>,
+    /// The shelf has failed: segments stay as they are.
+    stuck: bool,
     order: PhantomData<O>,
 }
 
@@ -113,6 +128,8 @@ impl<O: Order> Default for KeyedState<O> {
             size: Size::default(),
             limit: OVERLAY,
             spans: Vec::new(),
+            shelf: None,
+            stuck: false,
             order: PhantomData,
         }
     }
@@ -125,10 +142,16 @@ impl<O: Order> KeyedState<O> {
         Self::default()
     }
 
-    /// State with another size of the overlay, so that little data makes many segments.
+    /// State with another size of the overlay, so that little data makes many segments, most of which are in files.
     #[cfg(test)]
     pub(crate) fn with_overlay(limit: usize) -> Self {
-        KeyedState { limit, ..Self::default() }
+        let shelf: Arc<dyn Shelf> = Arc::new(crate::testing::TestShelf::new(1 << 12));
+        KeyedState { limit, shelf: Some(shelf), ..Self::default() }
+    }
+
+    /// Puts the segments that will be made on a shelf. Those that are there stay where they are.
+    pub fn put_on(&mut self, shelf: &Arc<dyn Shelf>) {
+        self.shelf = Some(Arc::clone(shelf));
     }
 
     /// Number of entries with a count other than zero.
@@ -213,8 +236,9 @@ impl<O: Order> KeyedState<O> {
 
     /// Adds a sorted run in one step. None of its keys may be in the state already.
     pub fn load(&mut self, run: Run<O>) {
-        let segment = run.segment.seal();
-        if segment.len() < self.limit.min(CROWD) {
+        let small = run.segment.len() < self.limit.min(CROWD);
+        let Some(segment) = self.sealed(run.segment) else { return };
+        if small {
             for k in 0..segment.key_count() {
                 let key = Row::from(segment.key(k));
                 let mut at = self.at(&key);
@@ -228,6 +252,18 @@ impl<O: Order> KeyedState<O> {
         }
     }
 
+    /// As [`KeyedState::load`], if the run has become so large that it should not wait for the end of its epoch.
+    pub fn absorb(&mut self, run: &mut Run<O>) {
+        if self.shelf.as_ref().is_some_and(|shelf| run.segment.bytes() >= shelf.portion()) {
+            self.load(std::mem::take(run));
+        }
+    }
+
+    /// Entries that are in memory are never lost, so that `None` does not happen.
+    fn sealed(&self, draft: Draft) -> Option<Segment> {
+        draft.seal(self.shelf.as_ref())
+    }
+
     fn maintain(&mut self) {
         // In proportion to the whole, so that growing rewrites an entry only a few times.
         if self.size.overlay >= (self.size.entries / SHARE).clamp(self.limit, LARGEST * self.limit)
@@ -237,8 +273,11 @@ impl<O: Order> KeyedState<O> {
             self.flush();
         }
         let fresh = std::mem::take(&mut self.size.fresh);
-        if self.merge.is_none() {
-            self.merge = self.plan().map(|parts| Merge::new(&self.segments, parts));
+        if self.merge.is_none()
+            && let Some(parts) = self.plan()
+        {
+            self.merge = Merge::new(&self.segments, parts, self.shelf.as_ref());
+            self.stuck = self.merge.is_none();
         }
         if let Some(merge) = &mut self.merge {
             // The more segments have come since it began, the faster it goes.
@@ -247,7 +286,7 @@ impl<O: Order> KeyedState<O> {
             if merge.step::<O>(&self.segments, fuel)
                 && let Some(merge) = self.merge.take()
             {
-                merge.finish::<O>(&mut self.segments);
+                self.stuck = !merge.finish::<O>(&mut self.segments, self.shelf.as_ref());
             }
         }
     }
@@ -257,7 +296,9 @@ impl<O: Order> KeyedState<O> {
         let overlay = std::mem::take(&mut self.overlay);
         self.size.overlay = 0;
         self.size.crowded = false;
-        self.push(overlay.flat::<O>());
+        if let Some(segment) = self.sealed(overlay.flat::<O>()) {
+            self.push(segment);
+        }
     }
 
     fn push(&mut self, segment: Segment) {
@@ -269,6 +310,9 @@ impl<O: Order> KeyedState<O> {
     /// The segments to merge next: one that is mostly dead, or the youngest ones as far as they
     /// are not several times smaller than the one before them.
     fn plan(&mut self) -> Option<Range<usize>> {
+        if self.stuck {
+            return None;
+        }
         if self.size.decayed {
             let decayed = self.segments.iter().position(|segment| segment.dead() * 2 > segment.len());
             if let Some(i) = decayed {
@@ -294,11 +338,14 @@ impl<O: Order> KeyedState<O> {
         self.segments.iter().map(Segment::freeze).collect()
     }
 
-    /// Adds entries of a snapshot, of the keys whose [`stable_hash`] passes `keep`. None of these may be in the state
-    /// already.
-    pub fn thaw(&mut self, frozen: &[Frozen], keep: &dyn Fn(u64) -> bool) {
+    /// Adds entries of a snapshot, of the keys that are in the share. None of these may be in the state already. Cost: of
+    /// a whole snapshot nothing but the counts that have changed; of a part, reading all of it.
+    ///
+    /// # Errors
+    /// If a part has to be copied, and the shelf fails.
+    pub fn thaw(&mut self, frozen: &[Frozen], share: Share) -> Result<(), SnapshotError> {
         for run in frozen {
-            let segment = run.thaw::<O>(keep);
+            let segment = run.thaw::<O>(share, self.shelf.as_ref()).ok_or(SnapshotError::NoRoom)?;
             self.size.entries += segment.len() - segment.dead();
             self.push(segment);
         }
@@ -307,6 +354,7 @@ impl<O: Order> KeyedState<O> {
             self.segments.sort_by_key(|segment| std::cmp::Reverse(segment.len()));
         }
         self.size.decayed = true;
+        Ok(())
     }
 }
 

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use differential_dataflow::ExchangeData;
 use differential_dataflow::input::InputSession;
 use timely::CommunicationConfig;
@@ -11,7 +13,7 @@ use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
 
 use crate::epochs::{LIMITS, Limits};
-use crate::{Change, Diff, Epoch, Frozen, Row, Rows, Sealed, Snapshot, Upsert};
+use crate::{Change, Diff, Epoch, Frozen, Row, Rows, Sealed, Shelf, ShelfFile, Snapshot, Upsert, checksums};
 
 /// A seeded generator (splitmix64).
 pub(crate) struct Random(u64);
@@ -41,16 +43,88 @@ impl Random {
     }
 }
 
-/// Runs of entries after they were written down and read back.
+/// Runs of entries after they were written down and read back, in memory or checked as they are looked at.
 pub(crate) fn carry(runs: &[Frozen]) -> Vec<Frozen> {
-    runs.iter()
-        .map(|run| {
-            let mut bytes = Vec::new();
-            run.sealed().encode(&mut bytes);
-            assert_eq!(bytes.len(), run.sealed().encoded_len());
-            Frozen::new(Sealed::decode(bytes.into()).unwrap(), run.counts().into()).unwrap()
-        })
-        .collect()
+    let read = |(i, run): (usize, &Frozen)| {
+        let parts = run.sealed().parts();
+        let bytes = Bytes::from(parts.concat());
+        assert_eq!(bytes.len(), run.sealed().encoded_len());
+        let sealed = match i % 2 {
+            0 => Sealed::decode(bytes),
+            _ => Sealed::open(bytes, checksums(&parts).into(), Arc::new(AtomicBool::new(false))),
+        };
+        Frozen::new(sealed.unwrap(), run.counts().clone()).unwrap()
+    };
+    runs.iter().enumerate().map(read).collect()
+}
+
+/// A shelf whose files are in memory.
+#[derive(Debug)]
+pub(crate) struct TestShelf {
+    room: usize,
+    taken: AtomicUsize,
+    /// Writes that succeed before none does any more.
+    writes: Arc<AtomicUsize>,
+}
+
+impl TestShelf {
+    pub(crate) fn new(room: usize) -> Self {
+        Self::failing(room, usize::MAX)
+    }
+
+    pub(crate) fn failing(room: usize, writes: usize) -> Self {
+        TestShelf { room, taken: AtomicUsize::new(0), writes: Arc::new(AtomicUsize::new(writes)) }
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::SeqCst)
+    }
+}
+
+fn succeeds(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+impl Shelf for TestShelf {
+    fn take(&self, bytes: usize, anyway: bool) -> bool {
+        let room = anyway || self.taken() + bytes <= self.room;
+        if room {
+            self.taken.fetch_add(bytes, Ordering::SeqCst);
+        }
+        room
+    }
+
+    fn give(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    fn portion(&self) -> usize {
+        1 << 10
+    }
+
+    fn file(&self) -> Option<Box<dyn ShelfFile>> {
+        let file = TestFile { bytes: Vec::new(), writes: Arc::clone(&self.writes) };
+        succeeds(&self.writes).then(|| Box::new(file) as Box<dyn ShelfFile>)
+    }
+}
+
+#[derive(Debug)]
+struct TestFile {
+    bytes: Vec<u8>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl ShelfFile for TestFile {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let (start, end) = (at as usize, at as usize + bytes.len());
+        self.bytes.resize(self.bytes.len().max(end), 0xaa);
+        self.bytes[start..end].copy_from_slice(bytes);
+        succeeds(&self.writes)
+    }
+
+    fn finish(self: Box<Self>) -> Option<Bytes> {
+        succeeds(&self.writes).then(|| self.bytes.into())
+    }
 }
 
 /// A snapshot after it was written down and read back.

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use crate::Diff;
 use crate::epochs::Rows;
 use crate::row::Row;
+use crate::snapshot::{Share, SnapshotError};
 use crate::state::{Bytewise, Frozen, KeyedState};
 
 /// The sequences of the truncates, the same on every worker.
@@ -54,10 +55,11 @@ impl Truncates {
 
     /// Adds what another worker's snapshot holds. Every worker knows all truncates, so shards
     /// repeat each other and do not add up.
-    pub(crate) fn thaw(&mut self, frozen: &[Frozen]) {
+    pub(crate) fn thaw(&mut self, frozen: &[Frozen]) -> Result<(), SnapshotError> {
         let mut state = KeyedState::<Bytewise>::new();
-        state.thaw(frozen, &|_| true);
+        state.thaw(frozen, Share::ALL)?;
         self.0.extend(state.at(&Row::default()).scan().map(|entry| (Row::from(entry.order), entry.count)));
+        Ok(())
     }
 }
 

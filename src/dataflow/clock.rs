@@ -139,12 +139,13 @@ pub fn pass_clock<'s>(builder: &mut Builder<'s>, input: Batches<'s>, passage: &P
     builder.clock.inlet.states.push(Rc::clone(&state));
     let standing = waiting.as_collection().clock_with(builder.clock.ticks.clone(), &format!("{name}: clock"), state);
     let (rows, owner) = (codec(schema, label)?, label.to_owned());
+    let alarm = builder.states.alarm();
     let turned = standing.inner.unary_frontier::<CapacityContainerBuilder<Vec<Result<Batch, Box<RowFault>>>>, _, _, _>(
         Pipeline,
         &format!("{name}: batches"),
         move |_, _| {
             move |(input, _), output| {
-                let Some((permit, epochs)) = gather(input) else { return };
+                let Some((permit, epochs)) = gather(input, &alarm) else { return };
                 for (epoch, items) in epochs {
                     let cap = permit.delayed(&epoch);
                     let mut session = output.session(&cap);

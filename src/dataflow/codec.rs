@@ -11,6 +11,8 @@ use arrow::error::ArrowError;
 use arrow::row::{RowConverter, SortField};
 use silverflow_operators::Row;
 
+pub use crate::plan::varies;
+
 /// Raised whenever the bytes of a packed row mean something else than before, for whatever keeps them longer than a run.
 pub const ROW_FORMAT: u32 = 1;
 
@@ -48,16 +50,6 @@ impl Codec {
 /// Columns in the form in which values are compared: one zero and one NaN, map entries by key. Types stay.
 pub fn normalise(columns: &[ArrayRef]) -> Result<Vec<ArrayRef>, ArrowError> {
     columns.iter().map(normal).collect()
-}
-
-/// Whether equal values of the type can differ in their bits.
-pub fn varies(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Map(..) => true,
-        DataType::List(item) => varies(item.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|f| varies(f.data_type())),
-        _ => false,
-    }
 }
 
 fn normal(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {

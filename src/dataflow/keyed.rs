@@ -28,6 +28,7 @@ use super::eval::evaluate_rows;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
 use super::rules::{bad_row, internal};
+use super::states::Alarm;
 use crate::error::{Error, Result};
 use crate::plan::{MatchKind, MatchNode, is_hidden};
 
@@ -65,9 +66,11 @@ pub fn encode<'s, D: ExchangeData>(
     updates.as_collection()
 }
 
-/// What arrives in one activation, by epoch, so that batches stay large; with the right to answer it.
+/// What arrives in one activation, by epoch, so that batches stay large; with the right to answer it. Nothing, once the
+/// alarm is raised: it may be no rows.
 pub(super) fn gather<D, P: Pull<Message<Epoch, Vec<Update<D>>>>>(
     input: &mut InputHandleCore<Epoch, Vec<Update<D>>, P>,
+    alarm: &Alarm,
 ) -> Option<(Capability<Epoch>, ByEpoch<D>)> {
     let mut epochs = ByEpoch::<D>::new();
     let mut permit: Option<Capability<Epoch>> = None;
@@ -81,7 +84,7 @@ pub(super) fn gather<D, P: Pull<Message<Epoch, Vec<Update<D>>>>>(
             epochs.entry(epoch).or_default().push((item, diff as i64));
         }
     });
-    Some((permit?, epochs))
+    Some((permit?, epochs)).filter(|_| !alarm.is_raised())
 }
 
 /// Decodes keyed rows to batches of at most [`BATCH_ROWS`] rows.
@@ -93,13 +96,14 @@ pub fn decode<'s, D: Clone + 'static>(
     mut columns: impl FnMut(Epoch, &[(D, i64)]) -> Result<arrow::array::RecordBatch, ArrowError> + 'static,
 ) -> Batches<'s> {
     let label = label.to_owned();
+    let alarm = builder.states.alarm();
     let decoded: Stream<'s, Epoch, Vec<Result<Batch, Box<RowFault>>>> =
         input.inner.unary_frontier::<CapacityContainerBuilder<Vec<Result<Batch, Box<RowFault>>>>, _, _, _>(
             Pipeline,
             name,
             move |_, _| {
                 move |(input, _), output| {
-                    let Some((permit, epochs)) = gather(input) else { return };
+                    let Some((permit, epochs)) = gather(input, &alarm) else { return };
                     for (epoch, items) in epochs {
                         let cap = permit.delayed(&epoch);
                         let mut session = output.session(&cap);
@@ -277,7 +281,10 @@ pub fn match_rows<'s>(
             let kind = if node.kind == MatchKind::Left { JoinKind::Left } else { JoinKind::Inner };
             rows.equi_join_with(reference, &operator, builder.state(label, JoinState::new(kind))?)
         }
-        _ => rows.lookup_with(reference, &operator, builder.state(label, LookupState::new(kind))?),
+        _ => {
+            let state = if node.settled { LookupState::settled(kind) } else { LookupState::new(kind) };
+            rows.lookup_with(reference, &operator, builder.state(label, state)?)
+        }
     };
 
     let row_codec = codec(node.rows.schema(), label)?;

@@ -23,4 +23,4 @@ pub use codec::{Codec, ROW_FORMAT, normalise};
 pub use eval::row_json;
 pub use fault::{RowFault, SHOWN_ROWS};
 pub use metrics::{Counts, RuleCounts, Tally};
-pub use states::{Registered, Restored, States, UNUSABLE};
+pub use states::{Alarm, Registered, Restored, States, UNUSABLE};

@@ -4,9 +4,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use silverflow_operators::{Shared, Snapshot, State, shared};
+use silverflow_operators::{Share, Shared, Shelf, Snapshot, State, shared};
 
 use crate::error::{Error, Result};
 
@@ -19,17 +20,36 @@ pub struct Registered {
     pub state: Rc<RefCell<dyn State>>,
 }
 
+/// Raised when state that was read back turned out not to be what was written: nothing that operators gave since is
+/// looked at, and the epoch is given up.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(Arc<AtomicBool>);
+
+impl Alarm {
+    /// Whether it was raised.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// For whoever raises it.
+    pub fn bell(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
 /// What all stateful operators remembered at the end of an epoch.
 #[derive(Debug)]
 pub struct Restored {
     workers: usize,
+    alarm: Alarm,
     operators: Mutex<BTreeMap<String, Vec<Snapshot>>>,
 }
 
 impl Restored {
-    /// What `workers` workers held: by name of the operator, a snapshot a worker.
-    pub fn new(workers: usize, operators: BTreeMap<String, Vec<Snapshot>>) -> Restored {
-        Restored { workers, operators: Mutex::new(operators) }
+    /// What `workers` workers held: by name of the operator, a snapshot a worker. The alarm is that of what the snapshots
+    /// were read from.
+    pub fn new(workers: usize, operators: BTreeMap<String, Vec<Snapshot>>, alarm: Alarm) -> Restored {
+        Restored { workers, alarm, operators: Mutex::new(operators) }
     }
 
     /// Lets go of it, once all workers have what they need: it shares memory with their state.
@@ -45,6 +65,7 @@ impl Restored {
 /// The states of a dataflow that is being built.
 pub struct States {
     restored: Option<Arc<Restored>>,
+    shelf: Option<Arc<dyn Shelf>>,
     worker: usize,
     workers: usize,
     known: Vec<Registered>,
@@ -53,9 +74,14 @@ pub struct States {
 }
 
 impl States {
-    /// None so far, on one of `workers` workers.
-    pub fn new(restored: Option<Arc<Restored>>, worker: usize, workers: usize) -> States {
-        States { restored, worker, workers, known: Vec::new(), places: BTreeMap::new() }
+    /// None so far, on one of `workers` workers. They are put on the shelf, if there is one.
+    pub fn new(
+        restored: Option<Arc<Restored>>,
+        shelf: Option<Arc<dyn Shelf>>,
+        worker: usize,
+        workers: usize,
+    ) -> States {
+        States { restored, shelf, worker, workers, known: Vec::new(), places: BTreeMap::new() }
     }
 
     /// Restores a state and keeps hold of it.
@@ -66,6 +92,9 @@ impl States {
         let place = self.places.entry(label.to_owned()).or_default();
         let name = format!("{label}/{place}");
         *place += 1;
+        if let Some(shelf) = &self.shelf {
+            state.put_on(shelf);
+        }
         if let Some(restored) = &self.restored {
             let shards = restored.operators().get(&name).cloned();
             let shards = shards.ok_or_else(|| unusable(&format!("it has no state of {name}")))?;
@@ -76,13 +105,18 @@ impl States {
                 if same && shard != self.worker {
                     continue;
                 }
-                let keep = |hash: u64| same || hash % workers == worker;
-                state.restore(snapshot, &keep).map_err(|e| unusable(&format!("the state of {name}: {e}")))?;
+                let share = if same { Share::ALL } else { Share::new(worker, workers) };
+                state.restore(snapshot, share).map_err(|e| unusable(&format!("the state of {name}: {e}")))?;
             }
         }
         let state = shared(state);
         self.known.push(Registered { name, state: Rc::clone(&state) as Rc<RefCell<dyn State>> });
         Ok(state)
+    }
+
+    /// The alarm of what is restored.
+    pub fn alarm(&self) -> Alarm {
+        self.restored.as_ref().map(|restored| restored.alarm.clone()).unwrap_or_default()
     }
 
     /// All of them.

@@ -70,6 +70,11 @@ impl Guard {
         Guard(Some(faults))
     }
 
+    /// Whether someone watches.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Takes a step.
     pub(crate) fn step<T>(&self, step: Step<'_>, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let Some(faults) = &self.0 else { return work() };

@@ -1,5 +1,7 @@
 //! The storage of a pipeline: durable writes, put-if-absent, reads and listings, on a local disk or an object store.
 
+mod whole;
+
 use std::fs::File;
 use std::io;
 use std::path::Path;

@@ -10,7 +10,8 @@ use datafusion::logical_expr::Expr;
 
 use super::cdc::{CdcDraft, CdcDraftFlow};
 use super::draft::{Draft, DraftFlow, Reading, quarantine_schema};
-use super::fingerprint::{fingerprints, retractions};
+use super::fingerprint::fingerprints;
+use super::growth::growth;
 use super::lower::{Lowering, View, Views, clock, physical, read_once};
 use super::moments::{Boundary, Live, live};
 use super::query::{Planner, from_datafusion};
@@ -104,7 +105,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     }
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
     fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
-    retractions(&mut datasets, &numbering.sources);
+    growth(&mut datasets, &numbering.sources);
     decided_rows_grow(&datasets, drafts, &numbering)?;
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints, root: PathBuf::new() })

@@ -277,6 +277,9 @@ fn match_of(found: &MatchNode) -> (String, &'static str) {
     };
     match (found.once, found.unique) {
         (true, _) => (format!("look up once, {kind}"), "references of earlier epochs by key"),
+        (false, true) if found.settled => {
+            (format!("look up, {kind}"), "references by key, and the rows that have none")
+        }
         (false, true) => (format!("look up, {kind}"), "rows and references by key"),
         (false, false) => (format!("join, {kind}"), "rows of both sides by key"),
     }

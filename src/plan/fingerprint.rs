@@ -1,4 +1,4 @@
-//! What is known of datasets as a whole: a hash of everything that decides their rows, and whether rows are taken back.
+//! What is known of datasets as a whole: a hash of everything that decides their rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::Literal;
 use super::assemble::Numbering;
 use super::draft::{Draft, Reading};
 use super::functions::Settings;
-use super::{CdcFlow, CdcPlan, DECIDED, DatasetPlan, Feed, Input, Node, SEMANTICS, Source};
+use super::{CdcFlow, CdcPlan, DECIDED, DatasetPlan, Feed, SEMANTICS};
 
 /// Prefix of the parts that stand for what a dataset reads.
 pub const UPSTREAM: &str = "upstream ";
@@ -127,33 +127,4 @@ fn merge(parts: &mut Parts, cdc: &CdcPlan) {
     parts.put("condition of truncates", &flows(&|f| optional(&f.truncate)));
     parts.put(SCD_TYPE, &format!("{:?}", cdc.scd));
     parts.put("treatment of invalid events", &cdc.quarantine_invalid.to_string());
-}
-
-/// Marks the AUTO CDC targets whose sources never take an event back.
-pub(super) fn retractions(datasets: &mut [DatasetPlan], sources: &[Source]) {
-    let mut retracts: Vec<bool> = Vec::with_capacity(datasets.len());
-    for dataset in datasets {
-        let value = match &mut dataset.feed {
-            Feed::Append(_) if dataset.decided => false,
-            Feed::Append(flows) => {
-                !dataset.boundaries.is_empty() || flows.iter().any(|(_, node)| node_retracts(node, &retracts, sources))
-            }
-            Feed::Cdc(cdc) => {
-                cdc.append_only = !cdc.flows.iter().any(|f| node_retracts(&f.input, &retracts, sources));
-                true
-            }
-        };
-        retracts.push(value);
-    }
-}
-
-fn node_retracts(node: &Node, datasets: &[bool], sources: &[Source]) -> bool {
-    match node {
-        Node::Read { input: Input::Source(i), .. } => sources.get(*i).is_none_or(|s| s.kind.retracts()),
-        Node::Read { input: Input::Dataset(i) | Input::Quarantine(i), .. } => datasets.get(*i).copied().unwrap_or(true),
-        Node::Map { input, .. } | Node::Distinct { input, .. } => node_retracts(input, datasets, sources),
-        Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
-        Node::Match(node) if node.once => node_retracts(&node.rows, datasets, sources),
-        Node::Match(_) | Node::Clock { .. } => true,
-    }
 }

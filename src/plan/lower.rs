@@ -316,6 +316,7 @@ impl Lowering<'_> {
             null_equal: join.null_equality == NullEquality::NullEqualsNull,
             kind,
             unique,
+            settled: false,
             once: self.decided,
             schema: Arc::new(Schema::new(fields)),
         }));

@@ -13,6 +13,7 @@ mod frame;
 mod functions;
 mod generate;
 mod generated;
+mod growth;
 mod identifiers;
 mod lateral;
 mod lower;
@@ -51,7 +52,7 @@ pub use identifiers::fold as fold_identifiers;
 pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::from_datafusion;
-pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, with_now, with_wall};
+pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, varies, with_now, with_wall};
 pub use syntax::read_as_spark;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
@@ -290,6 +291,8 @@ pub struct MatchNode {
     pub kind: MatchKind,
     /// The reference has at most one row a key, or only its presence counts.
     pub unique: bool,
+    /// The reference is unique and only grows: a row that has found its own keeps it.
+    pub settled: bool,
     /// Rows are matched once, with the references known before their epoch.
     pub once: bool,
     /// Outgoing columns.

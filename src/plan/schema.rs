@@ -92,3 +92,13 @@ pub(super) fn position(schema: &Schema, name: &str) -> Option<usize> {
         .position(|f| f.name() == name)
         .or_else(|| fields.iter().position(|f| f.name().eq_ignore_ascii_case(name)))
 }
+
+/// Whether equal values of the type can differ in their bits.
+pub fn varies(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Map(..) => true,
+        DataType::List(item) => varies(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|f| varies(f.data_type())),
+        _ => false,
+    }
+}

@@ -71,8 +71,8 @@ impl Found {
 /// What is new outside, by source.
 pub(super) struct Backlog {
     positions: BTreeMap<usize, Position>,
-    /// Files, and bytes after which no further file is taken.
-    limits: BTreeMap<usize, (usize, Option<u64>)>,
+    /// Sources of files of which an epoch takes a part.
+    divisible: BTreeMap<usize, FileSource>,
     /// Versions of tables that are left for the epochs after.
     later: BTreeMap<usize, VecDeque<Position>>,
 }
@@ -114,7 +114,7 @@ impl Backlog {
         io: &Handle,
         mut look: Look<'_>,
     ) -> Result<Backlog> {
-        let (mut positions, mut limits, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut positions, mut divisible, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
                 continue;
@@ -123,10 +123,6 @@ impl Backlog {
                 SourceKind::Files(read) => {
                     stays(plan, history, index)?;
                     let files = FileSource::new(read).map_err(|e| e.at(&source.span))?;
-                    // What replaces a table comes in one commit.
-                    if !intent.forgotten.contains(&index) {
-                        limits.insert(index, (files.max_files_per_trigger(), files.max_bytes_per_trigger()));
-                    }
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
                     let known = |file: &FileId| {
@@ -155,6 +151,10 @@ impl Backlog {
                         }
                         Look::Everything(whole) | Look::Told(whole) => whole.of(found),
                     };
+                    // What replaces a table comes in one commit, and what is read once is finished with its epoch.
+                    if !intent.forgotten.contains(&index) && !source.once {
+                        divisible.insert(index, files);
+                    }
                     if passes {
                         Some(Position::Skipped(found))
                     } else {
@@ -180,7 +180,7 @@ impl Backlog {
             };
             positions.extend(position.map(|p| (index, p)));
         }
-        Ok(Backlog { positions, limits, later })
+        Ok(Backlog { positions, divisible, later })
     }
 
     /// Where files of the plan's sources land.
@@ -201,26 +201,26 @@ impl Backlog {
         self.positions.is_empty()
     }
 
-    /// The next epoch's share: of each source as much as its limit allows.
-    pub(super) fn take(&mut self) -> BTreeMap<usize, Position> {
+    /// The next epoch's share: of each source as much as its limit allows, and of all about as many files as become `bytes`
+    /// of rows. Each source gives of these in proportion to what there is of it, so that feeds that belong together keep in
+    /// step, and one file at least.
+    pub(super) fn take(&mut self, bytes: u64) -> BTreeMap<usize, Position> {
+        let size = |(index, source): (&usize, &FileSource)| match self.positions.get(index) {
+            Some(Position::Files(files)) => files.iter().map(|file| u128::from(source.unpacked_size(file))).sum(),
+            _ => 0u128,
+        };
+        let all: u128 = self.divisible.iter().map(size).sum();
         let mut share = BTreeMap::new();
         for (index, position) in std::mem::take(&mut self.positions) {
             let position = match position {
                 Position::Files(mut files) => {
-                    let (count, bytes) = self.limits.get(&index).copied().unwrap_or((usize::MAX, None));
-                    let mut left = bytes.unwrap_or(u64::MAX);
-                    let within = files
-                        .iter()
-                        .take(count.max(1))
-                        .take_while(|file| {
-                            let fits = left > 0;
-                            left = left.saturating_sub(file.size);
-                            fits
-                        })
-                        .count();
-                    let rest = files.split_off(within);
-                    if !rest.is_empty() {
-                        self.positions.insert(index, Position::Files(rest));
+                    if let Some(source) = self.divisible.get(&index) {
+                        let own = files.iter().map(|file| u128::from(source.unpacked_size(file))).sum::<u128>();
+                        let room = if all <= u128::from(bytes) { all } else { u128::from(bytes) * own / all };
+                        let rest = files.split_off(within(source, &files, u64::try_from(room).unwrap_or(u64::MAX)));
+                        if !rest.is_empty() {
+                            self.positions.insert(index, Position::Files(rest));
+                        }
                     }
                     Position::Files(files)
                 }
@@ -234,4 +234,16 @@ impl Backlog {
         }
         share
     }
+}
+
+/// How many of the files an epoch takes that has room for so many bytes of rows: those that fit, and one more.
+fn within(source: &FileSource, files: &[FileId], mut room: u64) -> usize {
+    let mut left = source.max_bytes_per_trigger().unwrap_or(u64::MAX);
+    let fits = |file: &&FileId| {
+        let fits = left > 0 && room > 0;
+        left = left.saturating_sub(file.size);
+        room = room.saturating_sub(source.unpacked_size(file));
+        fits
+    };
+    files.iter().take(source.max_files_per_trigger().max(1)).take_while(fits).count().max(1)
 }

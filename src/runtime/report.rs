@@ -25,6 +25,8 @@ pub struct RunReport {
     pub checkpoint: Option<u64>,
     /// Rows that were read back from replay points at the start.
     pub replayed: u64,
+    /// Bytes of state that were written to files since memory had no room for them.
+    pub spilled_bytes: u64,
     /// Files that were removed or moved away after they had been read (`cleanSource`).
     pub cleaned: u64,
     /// What could not be understood of what was read, by flow; flows of which everything was are left out.
@@ -79,6 +81,7 @@ impl RunReport {
         self.files += later.files;
         self.checkpoint = self.checkpoint.or(later.checkpoint);
         self.replayed += later.replayed;
+        self.spilled_bytes += later.spilled_bytes;
         self.cleaned += later.cleaned;
         for (flow, more) in &later.sources {
             let known = self.sources.entry(flow.clone()).or_default();

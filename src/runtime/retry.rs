@@ -51,8 +51,9 @@ fn file_changed(error: &Error) -> bool {
 
 /// A disk, a store or a network that may come back. Everything else stays as it is until someone does something.
 fn may_pass(error: &Error) -> bool {
-    const CODES: [&str; 6] = [
+    const CODES: [&str; 7] = [
         "STORAGE_FAILED",
+        "SCRATCH_FAILED",
         "STORAGE_NOT_ACCESSIBLE",
         "TABLE_NOT_READABLE",
         "SOURCE_NOT_READABLE",

@@ -31,6 +31,8 @@ pub(super) const BATCH_ROWS: usize = 8192;
 pub const METADATA: &str = "_metadata";
 /// Name of the rescued data column of an inferred schema.
 const RESCUED: &str = "_rescued_data";
+/// How many times larger the rows of packed files are, and of those in columns.
+const UNPACKED: u64 = 4;
 /// Files and bytes that inference looks at.
 const SAMPLE: (usize, u64) = (1000, 256 << 20);
 /// Code of the error of a file that has columns which the schema is to get.
@@ -51,7 +53,7 @@ pub fn metadata_field() -> Field {
 }
 
 /// What reading a file came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ReadStats {
     /// Rows that were handed out.
     pub rows: u64,
@@ -155,6 +157,13 @@ impl FileSource {
     /// Bytes after which an epoch takes no further file.
     pub fn max_bytes_per_trigger(&self) -> Option<u64> {
         self.options.max_bytes
+    }
+
+    /// About how many bytes the rows of a file are: packed files and those in columns are several times as large then.
+    pub fn unpacked_size(&self, file: &FileId) -> u64 {
+        let packed = packing(&file.path).is_ok_and(|(packing, _)| packing.is_some());
+        let columns = matches!(self.format, Format::Parquet | Format::Avro);
+        file.size.saturating_mul(if packed || columns { UNPACKED } else { 1 })
     }
 
     /// Whether files that are there when the source is first looked at are read.

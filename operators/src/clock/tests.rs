@@ -110,7 +110,7 @@ fn a_snapshot_goes_on_where_it_was_taken_with_any_number_of_workers() {
             .map(|worker| {
                 let mut part = ClockState::new();
                 for shard in &shards {
-                    part.restore(shard, &|hash| hash % after == worker).unwrap();
+                    part.restore(shard, Share::new(worker, after)).unwrap();
                 }
                 part
             })
@@ -144,13 +144,13 @@ fn damaged_snapshots_are_refused() {
     let now = good.parts()[1].clone();
     for order in [moments(&[9, 6]), moments(&[3, 4]), moments(&[]), vec![1, 2, 3]] {
         let bad = Snapshot::new("clock", vec![part(&order), now.clone()]);
-        assert_eq!(ClockState::new().restore(&bad, &|_| true), Err(SnapshotError::Damaged), "{order:?}");
+        assert_eq!(ClockState::new().restore(&bad, Share::ALL), Err(SnapshotError::Damaged), "{order:?}");
     }
     let without_now = Snapshot::new("clock", vec![part(&moments(&[7])), Vec::new()]);
-    assert_eq!(ClockState::new().restore(&without_now, &|_| true), Err(SnapshotError::Damaged));
+    assert_eq!(ClockState::new().restore(&without_now, Share::ALL), Err(SnapshotError::Damaged));
     let other = Snapshot::new("dedup", good.parts().to_vec());
-    assert!(matches!(ClockState::new().restore(&other, &|_| true), Err(SnapshotError::Kind { .. })));
+    assert!(matches!(ClockState::new().restore(&other, Share::ALL), Err(SnapshotError::Kind { .. })));
     let mut again = ClockState::new();
-    again.restore(&good, &|_| true).unwrap();
+    again.restore(&good, Share::ALL).unwrap();
     assert_eq!((again.due(), again.bytes()), (state.due(), state.bytes()));
 }

@@ -59,9 +59,9 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             if epoch % 5 == 4 {
                 let (a, b) = (carried(&keyed.snapshot()), carried(&whole.snapshot()));
                 (keyed, whole) = (DedupState::with_overlay(16), DistinctState::with_overlay(16));
-                assert!(keyed.restore(&b, &|_| true).is_err());
-                keyed.restore(&a, &|_| true).unwrap();
-                whole.restore(&b, &|_| true).unwrap();
+                assert!(keyed.restore(&b, Share::ALL).is_err());
+                keyed.restore(&a, Share::ALL).unwrap();
+                whole.restore(&b, Share::ALL).unwrap();
             }
             let mut out = Vec::new();
             keyed.apply(rows, &mut out);

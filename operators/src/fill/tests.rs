@@ -96,8 +96,8 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             if epoch % 6 == 5 {
                 let snapshot = carried(&state.snapshot());
                 state = FillState::with_overlay(16);
-                state.restore(&snapshot, &|hash| !hash.is_multiple_of(2)).unwrap();
-                state.restore(&snapshot, &|hash| hash.is_multiple_of(2)).unwrap();
+                state.restore(&snapshot, Share::new(1, 2)).unwrap();
+                state.restore(&snapshot, Share::new(0, 2)).unwrap();
             }
             let mut out = Vec::new();
             state.apply(updates, &truncates[epoch], &merge, &mut out);

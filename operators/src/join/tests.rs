@@ -75,7 +75,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             if epoch % 5 == 4 {
                 let snapshot = carried(&state.snapshot());
                 state = JoinState::with_overlay(kind, 16);
-                state.restore(&snapshot, &|_| true).unwrap();
+                state.restore(&snapshot, Share::ALL).unwrap();
             }
             let mut out = Vec::new();
             state.apply(rows.clone(), reference, &mut out);

@@ -81,8 +81,8 @@ fn equals_the_oracle_across_segments_and_snapshots() {
             if epoch % 5 == 4 {
                 let snapshot = carried(&state.snapshot());
                 state = LookupState::with_overlay(kind, false, 16);
-                state.restore(&snapshot, &|hash| hash.is_multiple_of(2)).unwrap();
-                state.restore(&snapshot, &|hash| !hash.is_multiple_of(2)).unwrap();
+                state.restore(&snapshot, Share::new(0, 2)).unwrap();
+                state.restore(&snapshot, Share::new(1, 2)).unwrap();
             }
             let mut out = Vec::new();
             state.apply(rows.clone(), reference, &mut out);
@@ -230,7 +230,7 @@ fn a_snapshot_between_epochs_knows_nothing_of_portions() {
                 }
             }
             let mut again = new();
-            again.restore(&carried(&state.borrow_mut().snapshot()), &|_| true).unwrap();
+            again.restore(&carried(&state.borrow_mut().snapshot()), Share::ALL).unwrap();
             for epoch in cut..epochs {
                 let mut out = Vec::new();
                 again.apply(rows[epoch].clone(), &reference[epoch], &mut out);

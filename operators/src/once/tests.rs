@@ -92,7 +92,7 @@ fn a_snapshot_goes_on_where_it_was_taken() {
         let mut parts: Vec<OnceState> = (0..2u64)
             .map(|worker| {
                 let mut part = OnceState::with_overlay(kind.0, kind.1, 3);
-                part.restore(&snapshot, &|hash| hash % 2 == worker).unwrap();
+                part.restore(&snapshot, Share::new(worker, 2)).unwrap();
                 part
             })
             .collect();

@@ -63,7 +63,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
                     .map(|worker| {
                         let mut state = Scd1State::with_overlay(append_only, 16);
                         for shard in &shards {
-                            state.restore(shard, &|hash| hash % workers == worker).unwrap();
+                            state.restore(shard, Share::new(worker, workers)).unwrap();
                         }
                         state
                     })

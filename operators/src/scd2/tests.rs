@@ -88,7 +88,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
                 states = (0..2u64)
                     .map(|shard| {
                         let mut state = Scd2State::with_overlay(16);
-                        state.restore(&snapshot, &|hash| hash % 2 == shard).unwrap();
+                        state.restore(&snapshot, Share::new(shard, 2)).unwrap();
                         state
                     })
                     .collect();
@@ -215,7 +215,7 @@ fn an_event_takes_little_memory() {
         let mut state = Scd2State::new();
         state.apply(&all, &mut Vec::new());
         let mut again = Scd2State::new();
-        again.restore(&carried(&state.snapshot()), &|_| true).unwrap();
+        again.restore(&carried(&state.snapshot()), Share::ALL).unwrap();
         let each = [state.bytes(), again.bytes()].map(|bytes| bytes / 100_000);
         println!("{events_a_key} events a key: {each:?} bytes an event");
         assert!(each.iter().all(|each| *each <= 130), "{each:?}");

@@ -56,6 +56,45 @@ impl Live {
         Live { words, summary }
     }
 
+    /// The set whose members are the set bits; `None` if there are not as many bits as the bound needs, or more members.
+    pub(super) fn of(words: Vec<u64>, bound: usize) -> Option<Self> {
+        let surplus = words.last().map_or(0, |last| if bound.is_multiple_of(64) { 0 } else { last >> (bound % 64) });
+        if words.len() != bound.div_ceil(64) || surplus != 0 {
+            return None;
+        }
+        let mut summary = vec![0; words.len().div_ceil(64)];
+        for (i, _) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+            assign(&mut summary, i, true);
+        }
+        Some(Live { words, summary })
+    }
+
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        (self.words.capacity() + self.summary.capacity()) * 8
+    }
+
+    #[inline]
+    pub(super) fn has(&self, i: usize) -> bool {
+        self.words.get(i / 64).is_some_and(|word| word & (1 << (i % 64)) != 0)
+    }
+
+    /// The numbers below the bound that are no members, ascending.
+    pub(super) fn absent(&self, bound: usize) -> impl Iterator<Item = usize> {
+        let places = self.words.iter().enumerate().filter(|(_, word)| **word != u64::MAX).flat_map(|(at, word)| {
+            let mut gaps = !word;
+            std::iter::from_fn(move || {
+                let place = (gaps != 0).then(|| at * 64 + gaps.trailing_zeros() as usize);
+                gaps &= gaps.wrapping_sub(1);
+                place
+            })
+        });
+        places.filter(move |place| *place < bound)
+    }
+
     pub(super) fn set(&mut self, i: usize, value: bool) {
         assign(&mut self.words, i, value);
         let any = self.words.get(i / 64).is_some_and(|word| *word != 0);
@@ -110,7 +149,11 @@ mod tests {
                 let at = (seed >> 40) as usize % (bound + 1);
                 assert_eq!(live.next(at), model.range(at..).next().copied(), "next {at} of {bound}");
                 assert_eq!(live.previous(at), model.range(..at).next_back().copied(), "previous {at} of {bound}");
+                assert_eq!(live.has(i), insert);
             }
+            assert!(live.absent(bound).eq((0..bound).filter(|i| !model.contains(i))));
+            let read = Live::of(live.words().to_vec(), bound).unwrap_or_else(|| Live::all(0));
+            assert_eq!((read.words, read.summary), (live.words, live.summary));
         }
     }
 }

@@ -3,9 +3,13 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use std::sync::Arc;
+
 use super::Order;
+use super::draft::Draft;
 use super::overlay::HashedKey;
-use super::segment::{Draft, Segment};
+use super::segment::Segment;
+use super::shelf::Shelf;
 
 /// A merge that is under way. Its sources stay in use until it is done.
 #[derive(Debug)]
@@ -49,11 +53,12 @@ impl Head {
 }
 
 impl Merge {
-    pub(super) fn new(segments: &[Segment], parts: Range<usize>) -> Self {
-        let mut out = Draft::default();
-        out.reserve(segments.get(parts.clone()).unwrap_or_default());
+    /// `None` if there is neither room nor a file for the result.
+    pub(super) fn new(segments: &[Segment], parts: Range<usize>, shelf: Option<&Arc<dyn Shelf>>) -> Option<Self> {
+        let sealed: Vec<_> = segments.get(parts.clone()).unwrap_or_default().iter().map(Segment::sealed).collect();
+        let out = Draft::of(&sealed, shelf)?;
         let heads = parts.clone().filter_map(|segment| Head::of(segments, segment, 0)).collect();
-        Merge { heads, parts, key: None, spans: Vec::new(), out, touched: Vec::new() }
+        Some(Merge { heads, parts, key: None, spans: Vec::new(), out, touched: Vec::new() })
     }
 
     /// The index after the last part: segments from there on are younger than the merge.
@@ -134,9 +139,9 @@ impl Merge {
         }
     }
 
-    /// Puts the result in the place of the parts.
-    pub(super) fn finish<O: Order>(self, segments: &mut Vec<Segment>) {
-        let mut out = self.out.seal();
+    /// Puts the result in the place of the parts. They stay, and this is false, if it could not be written.
+    pub(super) fn finish<O: Order>(self, segments: &mut Vec<Segment>, shelf: Option<&Arc<dyn Shelf>>) -> bool {
+        let Some(mut out) = self.out.seal(shelf) else { return false };
         for (key, segment, i) in self.touched {
             let Some(source) = segments.get(segment) else {
                 continue;
@@ -152,5 +157,6 @@ impl Merge {
             }
         }
         segments.splice(self.parts, Some(out).filter(|out| !out.is_empty()));
+        true
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use super::segment::{Draft, Segment};
+use super::draft::Draft;
 use super::{Entry, Order};
 use crate::row::{Row, stable_hash};
 
@@ -142,17 +142,17 @@ impl Overlay {
         self.arena.capacity() + cells * size_of::<Cell>() + self.keys.capacity() * size_of::<(HashedKey, Vec<Cell>)>()
     }
 
-    /// The entries as a segment.
-    pub(super) fn flat<O: Order>(&self) -> Segment {
+    /// The entries, sorted.
+    pub(super) fn flat<O: Order>(&self) -> Draft {
         let mut keys: Vec<(&HashedKey, &Vec<Cell>)> = self.keys.iter().collect();
         keys.sort_unstable_by(|(a, _), (b, _)| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
-        let mut segment = Draft::default();
+        let mut draft = Draft::default();
         for (key, cells) in keys {
             for cell in cells {
-                segment.push::<O>(self.order(cell), self.data(cell), cell.count);
+                draft.push::<O>(self.order(cell), self.data(cell), cell.count);
             }
-            segment.close_key(key.hash, &key.key);
+            draft.close_key(key.hash, &key.key);
         }
-        segment.seal()
+        draft
     }
 }

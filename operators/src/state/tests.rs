@@ -1,9 +1,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
 use super::*;
-use crate::testing::{Random, carry};
+use crate::testing::{Random, TestShelf, carry};
 
 /// Descending byte order, to see that the order is the one asked for.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ fn random_walk<O: Model>(seed: u64, overlay: usize, keys: u64, orders: u64, remo
             // In two shards, as two workers would read it.
             let mut again = KeyedState::<O>::with_overlay(overlay);
             for shard in 0..2 {
-                again.thaw(&frozen, &|hash| hash % 2 == shard);
+                again.thaw(&frozen, Share::new(shard, 2)).unwrap();
             }
             assert_eq!(again.keys(), state.keys());
             assert_eq!(again.len(), state.len());
@@ -182,31 +183,50 @@ fn the_first_of_many_removed_is_found_fast() {
     assert_eq!(state.keys(), []);
 }
 
-/// What is read back may be anything: no byte of it leads to a panic, and what is not refused has as many entries as it
-/// says.
+/// What is read back may be anything: bytes that are not what was written lead to no panic and to no end of work, and
+/// whoever looks at one of them has raised the alarm.
 #[test]
-fn damaged_entries_are_refused_or_harmless() {
+fn damaged_entries_are_refused_or_raise_the_alarm() {
     let mut state = KeyedState::<Bytewise>::with_overlay(16);
-    for i in 0..100u64 {
+    for i in 0..300u64 {
         let data = if i % 3 == 0 { "" } else { "data" };
-        state.at(&Row::from(&(i % 7).to_be_bytes())).set(&i.to_be_bytes()[..(i % 8 + 1) as usize], data.as_bytes(), 1);
+        let count = if i % 50 == 0 { -1 } else { 1 + (i % 7 == 0) as i64 };
+        let key = Row::from(&(if i < 200 { 0 } else { i % 7 }).to_be_bytes());
+        state.at(&key).set(&i.to_be_bytes()[..(i % 8 + 1) as usize], data.as_bytes(), count);
     }
+    let content = |sealed: &Sealed| -> Vec<(Vec<u8>, Vec<u8>, i64)> {
+        let mut state = KeyedState::<Bytewise>::new();
+        state.thaw(&[Frozen::new(sealed.clone(), Default::default()).unwrap()], Share::ALL).unwrap();
+        let mut all = Vec::new();
+        for key in state.keys() {
+            let at = state.at(&key);
+            all.extend(at.scan().map(|entry| (key.to_vec(), entry.order.to_vec(), entry.count)));
+            let _ = at.get(&[0, 0, 0, 0, 0, 0, 0, 9]);
+        }
+        all
+    };
     for run in state.freeze() {
-        let mut whole = Vec::new();
-        run.sealed().encode(&mut whole);
+        let parts = run.sealed().parts();
+        let (whole, sums) = (parts.concat(), checksums(&parts));
+        let open = |bytes: Vec<u8>, sums: &[u8]| {
+            let alarm = Arc::new(AtomicBool::new(false));
+            let sealed = Sealed::open(bytes.into(), sums.to_vec().into(), Arc::clone(&alarm));
+            (sealed, alarm)
+        };
         for cut in 0..whole.len() {
             assert!(Sealed::decode(whole[..cut].to_vec().into()).is_err(), "cut at {cut}");
+            assert!(open(whole[..cut].to_vec(), &sums).0.is_err(), "cut at {cut}");
         }
+        assert!(open(whole.clone(), &sums[8..]).0.is_err());
+        let expected = content(run.sealed());
+        let (good, alarm) = open(whole.clone(), &sums);
+        assert_eq!((content(&good.unwrap()), alarm.load(AtomicOrdering::SeqCst)), (expected, false));
         for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut bytes = whole.clone();
-                bytes[at] ^= 1 << bit;
-                let Ok(sealed) = Sealed::decode(bytes.into()) else { continue };
-                let mut other = KeyedState::<Bytewise>::new();
-                other.thaw(&[Frozen::new(sealed.clone(), Default::default()).unwrap()], &|_| true);
-                assert_eq!(other.len(), sealed.len());
-                let found: usize = other.keys().iter().map(|key| other.at(key).scan().count()).sum();
-                assert_eq!(found, sealed.len());
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            if let (Ok(sealed), alarm) = open(bytes, &sums) {
+                content(&sealed);
+                assert!(alarm.load(AtomicOrdering::SeqCst), "byte {at}");
             }
         }
     }
@@ -229,7 +249,7 @@ fn a_snapshot_is_of_its_moment_and_shares_what_did_not_change() {
     let second = state.freeze();
     let count = |runs: &[Frozen]| -> i64 {
         let mut state = KeyedState::<Bytewise>::new();
-        state.thaw(&carry(runs), &|_| true);
+        state.thaw(&carry(runs), Share::ALL).unwrap();
         state.keys().iter().map(|key| state.at(key).scan().map(|entry| entry.count).sum::<i64>()).sum()
     };
     assert_eq!((count(&first), count(&second)), (5_500, 5_000));
@@ -252,7 +272,7 @@ fn segments_of_many_shards_merge() {
     }
     let mut state = KeyedState::<Bytewise>::with_overlay(32);
     for shard in &shards {
-        state.thaw(&carry(shard), &|_| true);
+        state.thaw(&carry(shard), Share::ALL).unwrap();
     }
     for n in 0..20_000u64 {
         assert_eq!(state.at(&Row::from(&(n % 16_000).to_be_bytes())).get(b"x").map(|e| e.count), Some(1));
@@ -320,7 +340,7 @@ fn a_long_key_is_searched_by_prefixes() {
         let mut state = KeyedState::<Bytewise>::with_overlay(64);
         state.load(run);
         let mut read = KeyedState::<Bytewise>::with_overlay(64);
-        read.thaw(&carry(&state.freeze()), &|_| true);
+        read.thaw(&carry(&state.freeze()), Share::ALL).unwrap();
         for state in [&mut state, &mut read] {
             for (i, order) in orders.iter().enumerate() {
                 assert_eq!(state.at(&long).get(order).map(|entry| entry.order.to_vec()).as_ref(), Some(order));
@@ -329,6 +349,78 @@ fn a_long_key_is_searched_by_prefixes() {
                 let next = orders.get(i + 1).map(Vec::as_slice);
                 assert_eq!(state.at(&long).after(order).map(|entry| entry.order), next);
             }
+        }
+    }
+}
+
+/// State of which hardly anything is in memory is the same state, and takes the room that it says.
+#[test]
+fn state_beyond_memory_is_the_same_state() {
+    let mut random = Random::new(11);
+    let shelf = Arc::new(TestShelf::new(20_000));
+    let (mut state, mut plain) = (KeyedState::<Bytewise>::with_overlay(64), KeyedState::<Bytewise>::with_overlay(64));
+    plain.shelf = None;
+    let dynamic: Arc<dyn Shelf> = Arc::<TestShelf>::clone(&shelf);
+    state.put_on(&dynamic);
+    for round in 0..20 {
+        // New keys in bulk, as an epoch has them, then changes.
+        let mut keys: Vec<Row> = (0..400u64).map(|n| Row::from(&(round * 400 + n).to_be_bytes())).collect();
+        keys.sort_by_key(|key| (stable_hash(key), key.clone()));
+        let mut runs = (Run::default(), Run::default());
+        for key in &keys {
+            for order in 0..random.below(4) + 1 {
+                for run in [&mut runs.0, &mut runs.1] {
+                    run.push(&order.to_be_bytes(), &vec![7; order as usize * 9], 1 + (order == 3) as i64);
+                }
+            }
+            runs.0.close_key(key);
+            runs.1.close_key(key);
+            state.absorb(&mut runs.0);
+        }
+        state.load(runs.0);
+        plain.load(runs.1);
+        for _ in 0..3_000 {
+            let key = Row::from(&random.below((round + 1) * 400).to_be_bytes());
+            let (order, diff) = (random.below(5).to_be_bytes(), random.below(3) as i64 - 1);
+            assert_eq!(state.at(&key).add(&order, diff), plain.at(&key).add(&order, diff));
+        }
+        assert_eq!(state.len(), plain.len());
+    }
+    for key in plain.keys() {
+        let (a, b) = (state.at(&key), plain.at(&key));
+        assert!(a.scan().eq(b.scan()));
+    }
+    let in_files =
+        state.segments.iter().filter(|segment| segment.sealed().bytes() == 0).map(Segment::len).sum::<usize>();
+    assert!(in_files * 2 > state.len(), "{in_files} of {}", state.len());
+    assert!(state.bytes() < plain.bytes() / 2, "{} of {}", state.bytes(), plain.bytes());
+    assert!(shelf.taken() < 30_000, "{}", shelf.taken());
+    drop(state);
+    assert_eq!(shelf.taken(), 0);
+}
+
+/// A shelf that fails at any moment leaves the state as it is.
+#[test]
+fn a_full_disk_loses_nothing() {
+    for writes in (0..40).chain([60, 100, 200]) {
+        let shelf = TestShelf::failing(2_000, writes);
+        let mut random = Random::new(writes as u64);
+        let mut state = KeyedState::<Bytewise>::with_overlay(32);
+        state.put_on(&(Arc::new(shelf) as Arc<dyn Shelf>));
+        let mut model = Reference::new();
+        for _ in 0..4_000 {
+            let (key, order) = (Row::from(&random.below(40).to_be_bytes()), random.below(60).to_be_bytes());
+            let id = (key.to_vec(), order.to_vec());
+            let old = model.get(&id).map_or(0, |entry| entry.2);
+            let diff = if old > 0 { -old } else { 1 };
+            assert_eq!(state.at(&key).add(&order, diff), (old, old + diff));
+            match old + diff {
+                0 => _ = model.remove(&id),
+                count => _ = model.insert(id, (order.to_vec(), vec![], count)),
+            }
+        }
+        for key in 0..40u64 {
+            check_key(&mut state, &model, &Row::from(&key.to_be_bytes()), &[0, 0, 0, 0, 0, 0, 0, 30]);
         }
     }
 }

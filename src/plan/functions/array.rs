@@ -1,6 +1,7 @@
 //! Functions over arrays. Elements are compared by their row-format bytes, so that one mechanism serves all types.
 
 mod element;
+mod except;
 mod types;
 
 use std::collections::HashSet;
@@ -21,6 +22,7 @@ use super::function::{Body, CALL_ELEMENTS, Call, Function, MOST_BYTES, MOST_ELEM
 use super::order::normal;
 use super::types::text;
 use element::at;
+use except::except;
 use types::{
     array_type, at_type, contains_type, flatten_type, insert_type, item_type, join_type, overlap_type, pair_type,
     position_type, remove_type, repeat_type, reverse_type, same_type, size_type, slice_type, sort_type, zip_type,
@@ -72,16 +74,7 @@ fn changing() -> Vec<Function> {
                 })
             }),
         ),
-        Function::new(
-            "array_except",
-            &[Any, Any],
-            Body::Arrays(pair_type, |call| {
-                sets(call, |own, other, out| {
-                    let mut seen: HashSet<Key<'_>> = other.iter().map(|(key, _)| *key).collect();
-                    out.extend(own.iter().filter(|(key, _)| seen.insert(*key)).map(|(_, place)| *place));
-                })
-            }),
-        ),
+        Function::new("array_except", &[Any, Any], Body::Arrays(pair_type, except)),
         Function::new(
             "array_intersect",
             &[Any, Any],

@@ -8,17 +8,19 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use silverflow_operators::{Frozen, STATE_FORMAT, Sealed, Snapshot};
+use silverflow_operators::{CHUNK, Frozen, STATE_FORMAT, Sealed, Snapshot};
 
-use crate::dataflow::{ROW_FORMAT, Restored};
+use crate::dataflow::{Alarm, ROW_FORMAT, Restored};
 use crate::error::{Error, Result};
 use crate::plan::SEMANTICS;
 
 /// Raised whenever a manifest or an object means something else than before.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MAGIC: &[u8; 8] = b"SFBLOCKS";
 /// Magic and format.
 pub const HEADER: usize = 12;
+/// A block that has an object of its own begins here, so that its chunks are those of the system's pages.
+pub const LARGE_AT: usize = 1 << 12;
 
 /// A block of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +31,11 @@ pub struct Block {
     pub offset: u64,
     /// Its length.
     pub length: u64,
-    /// XXH3 (64 bits, seed 0) of its bytes.
+    /// XXH3 (64 bits, seed 0) of its bytes; of a block in chunks, of the checksums that follow it.
     pub xxh3: u64,
+    /// Behind the block are the checksums of its chunks, so that it is read where it is needed and checked then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chunked: bool,
 }
 
 /// A run of entries of one keyed state.
@@ -119,28 +124,47 @@ impl Manifest {
     }
 
     /// The operators' state, from the objects' bytes in the manifest's order. Calls `known` with the entries of every run
-    /// and where they are.
+    /// and where they and their counts are. The `alarm` is raised when something is looked at that is not what was written.
     ///
     /// # Errors
     /// What is wrong with the objects.
-    pub fn restore(&self, objects: &[Bytes], mut known: impl FnMut(&Sealed, Block)) -> Result<Restored, String> {
+    pub fn restore(
+        &self,
+        objects: &[Bytes],
+        alarm: &Alarm,
+        mut known: impl FnMut(&Sealed, &Run),
+    ) -> Result<Restored, String> {
         let damaged = |name: &str| format!("{name} is damaged");
         for (object, name) in objects.iter().zip(&self.objects) {
             if !object.starts_with(&header()) {
                 return Err(damaged(name));
             }
         }
-        let block = |block: &Block| {
-            let name = self.objects.get(block.object).map_or("an object", String::as_str);
-            let range = usize::try_from(block.offset).ok().zip(usize::try_from(block.length).ok());
-            let range = range.and_then(|(offset, length)| Some(offset..offset.checked_add(length)?));
-            let found = objects.get(block.object).zip(range).filter(|(o, r)| r.end <= o.len()).map(|(o, r)| o.slice(r));
-            found.filter(|b| xxhash_rust::xxh3::xxh3_64(b) == block.xxh3).ok_or_else(|| damaged(name))
+        let name = |block: &Block| self.objects.get(block.object).map_or("an object", String::as_str);
+        let slice = |block: &Block, offset: u64, length: u64| {
+            let start = usize::try_from(offset).ok()?;
+            let end = start.checked_add(usize::try_from(length).ok()?)?;
+            objects.get(block.object).filter(|object| end <= object.len()).map(|object| object.slice(start..end))
+        };
+        let sound = |bytes: Option<Bytes>, block: &Block| {
+            let sound = bytes.filter(|bytes| xxhash_rust::xxh3::xxh3_64(bytes) == block.xxh3);
+            sound.ok_or_else(|| damaged(name(block)))
+        };
+        let whole = |block: &Block| sound(slice(block, block.offset, block.length), block);
+        let entries = |block: &Block| {
+            if !block.chunked {
+                return Sealed::decode(whole(block)?).map_err(|e| e.to_string());
+            }
+            let sums = block.offset.checked_add(block.length);
+            let sums = sums.and_then(|at| slice(block, at, block.length.div_ceil(CHUNK as u64).checked_mul(8)?));
+            let sums = sound(sums, block)?;
+            let bytes = slice(block, block.offset, block.length).ok_or_else(|| damaged(name(block)))?;
+            Sealed::open(bytes, sums, alarm.bell()).map_err(|_| damaged(name(block)))
         };
         let mut run = |run: &Run| {
-            let entries = Sealed::decode(block(&run.entries)?).map_err(|e| e.to_string())?;
-            known(&entries, run.entries);
-            let counts = run.counts.as_ref().map(&block).transpose()?.unwrap_or_default();
+            let entries = entries(&run.entries)?;
+            known(&entries, run);
+            let counts = run.counts.as_ref().map(&whole).transpose()?.unwrap_or_default();
             Frozen::new(entries, counts).map_err(|e| e.to_string())
         };
         let mut operators = BTreeMap::new();
@@ -155,7 +179,7 @@ impl Manifest {
             }
             operators.insert(name.clone(), snapshots);
         }
-        Ok(Restored::new(self.workers, operators))
+        Ok(Restored::new(self.workers, operators, alarm.clone()))
     }
 }
 

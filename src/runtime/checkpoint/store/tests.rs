@@ -34,7 +34,7 @@ fn grow(state: &mut DedupState, numbers: std::ops::Range<u64>, diff: isize) {
 
 /// The rows of a restored state, by taking them all back.
 fn content(restored: Restored) -> Vec<Row> {
-    let mut states = crate::dataflow::States::new(Some(restored.into()), 0, 1);
+    let mut states = crate::dataflow::States::new(Some(restored.into()), None, 0, 1);
     let state = states.register("t", DedupState::new()).unwrap();
     let mut out = Vec::new();
     for n in 0..3_000u64 {
@@ -60,13 +60,14 @@ impl Case {
 
     fn write(&self, store: &mut Store, epoch: u64, state: &mut DedupState) -> Written {
         let states = States::from([(0, vec![("t/0".to_owned(), state.snapshot())])]);
-        self.io.block_on(store.write(manifest(epoch), &states)).unwrap()
+        let staged = self.io.block_on(store.stage(epoch, &states)).unwrap();
+        self.io.block_on(store.publish(manifest(epoch), staged)).unwrap()
     }
 
     fn find(&self, store: &mut Store) -> (Option<Found>, Vec<String>) {
         let warnings = Mutex::new(Vec::new());
         let warn = |line: &str| warnings.lock().unwrap().push(line.to_owned());
-        let found = self.io.block_on(store.find(|m| m.epoch <= 100, &warn)).unwrap();
+        let found = self.io.block_on(store.find(|m| m.epoch <= 100, self.folder.path(), &warn)).unwrap();
         (found, warnings.into_inner().unwrap())
     }
 
@@ -108,7 +109,7 @@ fn only_what_is_new_is_written_and_what_nobody_needs_goes() {
     assert_eq!(warnings, Vec::<String>::new());
     let found = found.unwrap();
     assert_eq!(found.manifest.epoch, 19);
-    let mut states = crate::dataflow::States::new(Some(found.state.into()), 0, 1);
+    let mut states = crate::dataflow::States::new(Some(found.state.into()), None, 0, 1);
     let again = states.register("t", DedupState::new()).unwrap();
     assert_eq!(again.borrow().len(), state.len());
     let written = case.write(&mut store, 20, &mut again.borrow_mut());
@@ -169,7 +170,7 @@ fn checkpoints_of_other_releases_are_passed_over_and_older_ones_used() {
         }
         let mut bytes = String::from_utf8(foreign.encode().unwrap()).unwrap();
         if change == 3 {
-            bytes = bytes.replacen("\"format\":1", "\"format\":9", 1);
+            bytes = bytes.replacen("\"format\":2", "\"format\":9", 1);
         }
         let path = case.folder.path().join("_silverflow/checkpoints/00000000000000000002.json");
         fs::write(&path, bytes).unwrap();
@@ -193,11 +194,60 @@ fn state_of_other_operators_is_unusable() {
     case.write(&mut Store::new(&case.lake), 1, &mut state);
     let states = || {
         let found = case.find(&mut Store::new(&case.lake)).0.unwrap();
-        crate::dataflow::States::new(Some(found.state.into()), 0, 1)
+        crate::dataflow::States::new(Some(found.state.into()), None, 0, 1)
     };
     let error = states().register("other", DedupState::new()).map(drop).unwrap_err();
     assert_eq!(error.code(), UNUSABLE);
     let error = states().register("t", silverflow_operators::DistinctState::new()).map(drop).unwrap_err();
     assert_eq!(error.code(), UNUSABLE);
     assert_eq!(states().finish().map(drop).unwrap_err().code(), UNUSABLE);
+}
+
+/// A large block is read a part at a time: damage is found by whoever looks at it, and nobody else.
+#[test]
+fn damage_of_a_large_block_raises_the_alarm_when_it_is_looked_at() {
+    let case = Case::new();
+    let (mut state, rows) = (DedupState::new(), 60_000u64);
+    let row = |n: u64| (Row::from(&n.to_be_bytes()), Row::from(vec![n as u8; 100]));
+    let all: Vec<_> = (0..rows).map(|n| (row(n), 1)).collect();
+    state.apply(&all, &mut Vec::new());
+    case.write(&mut Store::new(&case.lake), 1, &mut state);
+    let path = case.files().into_iter().find(|path| path.metadata().unwrap().len() > 6_000_000).unwrap();
+    let whole = fs::read(&path).unwrap();
+    // In the block: rows are behind 100 bytes of another one, so the last part of it is theirs.
+    for at in [whole.len() / 2, whole.len() - whole.len() / 4, whole.len() - 400] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let found = case.find(&mut Store::new(&case.lake));
+        if at == whole.len() - 400 {
+            assert!(found.0.is_none(), "the checksums are looked at first");
+            continue;
+        }
+        let Found { state, alarm, .. } = found.0.unwrap();
+        assert!(!alarm.is_raised());
+        let mut states = crate::dataflow::States::new(Some(state.into()), None, 0, 1);
+        let state = states.register("t", DedupState::new()).unwrap();
+        assert_eq!((state.borrow().len() as u64, alarm.is_raised()), (rows, false));
+        let mut looked = 0;
+        let mut out = Vec::new();
+        while looked < rows && !alarm.is_raised() {
+            out.clear();
+            state.borrow_mut().apply(&[(row(looked), -1)], &mut out);
+            // What is given before the alarm is right.
+            if !alarm.is_raised() {
+                assert_eq!(out, [(row(looked).1, -1)]);
+            }
+            looked += 1;
+        }
+        assert!(looked > 1 && looked < rows, "looked at {looked}");
+        // No checkpoint is made of it.
+        let mut store = Store::new(&case.lake);
+        case.find(&mut store);
+        let again = States::from([(0, vec![("t/0".to_owned(), state.borrow_mut().snapshot())])]);
+        let staged = case.io.block_on(store.stage(2, &again)).unwrap();
+        store.alarm = alarm;
+        let error = case.io.block_on(store.publish(manifest(2), staged)).map(drop).unwrap_err();
+        assert_eq!(error.code(), DAMAGED);
+    }
 }
