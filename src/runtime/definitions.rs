@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::backlog::Found;
+use super::names::name_of;
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
@@ -98,18 +99,20 @@ pub fn parts(plan: &Plan, history: &History) -> BTreeMap<String, BTreeMap<String
     }
     for (index, source) in plan.sources.iter().enumerate() {
         let target = target(plan, index).map(DatasetPlan::label).unwrap_or_default();
-        let about = [("target".to_owned(), target), ("place".to_owned(), place(&source.kind))];
+        let about = [("target".to_owned(), target), ("place".to_owned(), place(plan, &source.kind))];
         all.insert(source_key(&source.id), about.into());
     }
     all.retain(|name, parts| history.parts.get(name) != Some(parts));
     all
 }
 
-fn place(kind: &SourceKind) -> String {
-    match kind {
-        SourceKind::Files(read) => read.path.clone(),
-        SourceKind::Delta { location, .. } => location.clone(),
-    }
+/// As files are named: a project that is moved reads from where it did.
+fn place(plan: &Plan, kind: &SourceKind) -> String {
+    let path = match kind {
+        SourceKind::Files(read) => &read.path,
+        SourceKind::Delta { location, .. } => location,
+    };
+    name_of(&plan.root, path).to_owned()
 }
 
 /// The replay point that stores a source's rows.
@@ -308,7 +311,8 @@ fn gone_flows<'a>(plan: &'a Plan, history: &'a History) -> impl Iterator<Item = 
         let target = about("target").and_then(|label| plan.datasets.iter().find(|d| d.label() == *label));
         let heir = plan.sources.iter().enumerate().find(|(index, source)| {
             let feeds = self::target(plan, *index).map(DatasetPlan::label);
-            !known(&source.id) && (about("place") == Some(&place(&source.kind)) || about("target") == feeds.as_ref())
+            !known(&source.id)
+                && (about("place") == Some(&place(plan, &source.kind)) || about("target") == feeds.as_ref())
         });
         let flow = flow_of(id);
         // Users know it by its last name.

@@ -191,6 +191,27 @@ mod linux {
             }
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        #![allow(clippy::unwrap_used)]
+
+        use super::*;
+
+        #[test]
+        fn where_notices_were_lost_only_a_listing_shows_what_there_is() {
+            let folder = tempfile::tempdir().unwrap();
+            let watches = Inotify::init().unwrap().watches();
+            let places = vec![Landing { root: folder.path().to_owned(), deep: false }];
+            let mut folders = Folders { places, watches, known: HashMap::new() };
+            assert!(folders.add_all());
+            let watched = folders.known.keys().next().unwrap().clone();
+            assert_eq!(folders.notice(&watched, EventMask::Q_OVERFLOW, None), Some(Notice::Anything));
+            let written = folders.notice(&watched, EventMask::CLOSE_WRITE, Some(OsStr::new("a")));
+            assert_eq!(written, Some(Notice::Whole(folder.path().join("a"))));
+            assert_eq!(folders.notice(&watched, EventMask::UNMOUNT, None), Some(Notice::Lost));
+        }
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -355,6 +355,10 @@ fn a_project_that_is_moved_reads_nothing_twice() {
     let mut dice = Dice::new(4);
     land(&project, &mut dice, 0..3);
     project.run(1).unwrap();
+    for record in fs::read_dir(project.path("lakehouse/_silverflow/epochs")).unwrap() {
+        let record = fs::read_to_string(record.unwrap().path()).unwrap();
+        assert!(!record.contains(&project.path("landing").display().to_string()), "{record}");
+    }
     let project = moved(&project);
     assert!(!project.run(1).unwrap().changed());
     land(&project, &mut dice, 3..5);
