@@ -483,40 +483,47 @@ fn the_benchmark_runs_in_several_processes() {
     assert!(stages[0]["touched"].as_u64().unwrap() > 600, "{report}");
 }
 
-/// Two machines, as far as the network goes, with a link between them.
-struct TwoHosts;
+/// Machines, as far as the network goes, on one switch.
+struct Machines(usize);
 
-impl TwoHosts {
-    fn make() -> TwoHosts {
-        let hosts = TwoHosts;
-        for host in ["sfa", "sfb"] {
-            ip(&["netns", "add", host]);
+impl Machines {
+    fn make(count: usize) -> Machines {
+        let machines = Machines(count);
+        ip(&["link", "add", "sfswitch", "type", "bridge"]);
+        ip(&["link", "set", "sfswitch", "up"]);
+        for at in 0..count {
+            let (name, inside, outside) = (format!("sf{at}"), format!("sfin{at}"), format!("sfout{at}"));
+            ip(&["netns", "add", &name]);
+            ip(&["link", "add", &outside, "type", "veth", "peer", "name", &inside, "netns", &name]);
+            ip(&["link", "set", &outside, "master", "sfswitch", "up"]);
+            ip(&["-n", &name, "address", "add", &format!("10.77.0.{}/24", at + 1), "dev", &inside]);
+            ip(&["-n", &name, "link", "set", &inside, "up"]);
+            ip(&["-n", &name, "link", "set", "lo", "up"]);
         }
-        ip(&["link", "add", "sfa0", "netns", "sfa", "type", "veth", "peer", "name", "sfb0", "netns", "sfb"]);
-        for (host, link, address) in [("sfa", "sfa0", "10.77.0.1/24"), ("sfb", "sfb0", "10.77.0.2/24")] {
-            ip(&["-n", host, "address", "add", address, "dev", link]);
-            ip(&["-n", host, "link", "set", link, "up"]);
-            ip(&["-n", host, "link", "set", "lo", "up"]);
-        }
-        hosts
+        machines
     }
 
-    fn link(&self, state: &str) {
-        ip(&["-n", "sfb", "link", "set", "sfb0", state]);
+    /// The file of hosts of these machines.
+    fn hosts(&self) -> String {
+        (1..=self.0).map(|at| format!("10.77.0.{at}:7420\n")).collect()
     }
 
-    fn start(&self, host: &str, project: &Project, arguments: &[&str]) -> Going {
+    fn start(&self, project: &Project, at: usize, more: &[&str]) -> Going {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", host, env!("CARGO_BIN_EXE_silverflow")]);
-        Going::spawn(command, project, &strings(arguments), &[("SILVERFLOW_SECRET", "between us")])
+        command.args(["netns", "exec", &format!("sf{at}"), env!("CARGO_BIN_EXE_silverflow")]);
+        let at = at.to_string();
+        let arguments = ["run", "--hosts", "hosts.txt", "--process", &at, "--workers", "1", "--peer-timeout", "2s"];
+        let arguments = strings(&[&arguments, more].concat());
+        Going::spawn(command, project, &arguments, &[("SILVERFLOW_SECRET", "between us")])
     }
 }
 
-impl Drop for TwoHosts {
+impl Drop for Machines {
     fn drop(&mut self) {
-        for host in ["sfa", "sfb"] {
-            let _ = Command::new("ip").args(["netns", "del", host]).status();
+        for at in 0..self.0 {
+            let _ = Command::new("ip").args(["netns", "del", &format!("sf{at}")]).status();
         }
+        let _ = Command::new("ip").args(["link", "del", "sfswitch"]).status();
     }
 }
 
@@ -527,26 +534,52 @@ fn ip(arguments: &[&str]) {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_link_that_is_cut_ends_the_run_on_both_hosts() {
+fn machines_that_are_cut_off_end_the_run_and_another_one_goes_on() {
     let project = orders();
-    fs::write(project.path("hosts.txt"), "10.77.0.1:7420\n10.77.0.2:7420\n").unwrap();
-    let hosts = TwoHosts::make();
-    let run = |host: &str, index: &str, more: &[&str]| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "2s"];
-        hosts.start(host, &project, &[&arguments, more].concat())
-    };
+    let machines = Machines::make(3);
+    fs::write(project.path("hosts.txt"), machines.hosts()).unwrap();
     let follow = ["--continuous", "--interval", "50ms"];
-    let (mut lead, served) = (run("sfa", "0", &follow), run("sfb", "1", &follow));
-    lead.until_printed("complete");
-    hosts.link("down");
+    let mut all = [0, 1, 2].map(|at| machines.start(&project, at, &follow));
+    all[0].until_printed("complete");
+    wait_until("all files are read", || behind(&project));
+    // One of them is cut off from both others.
+    ip(&["link", "set", "sfout1", "down"]);
     let begin = Instant::now();
+    let [lead, cut, other] = all;
     lead.ends_with(3, &["PEER_LOST", "10.77.0.2:7420", "no sign of life"]);
-    served.ends_with(3, &["PEER_LOST", "10.77.0.1:7420", "no sign of life"]);
+    cut.ends_with(3, &["PEER_LOST", "10.77.0.1:7420", "no sign of life"]);
+    other.ends_with(3, &["PEER_LOST"]);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    hosts.link("up");
+    ip(&["link", "set", "sfout1", "up"]);
+    // Two of them do not reach each other any more, and both reach the one that leads.
+    let mut all = [0, 1, 2].map(|at| machines.start(&project, at, &follow));
     land(&project, &mut Dice::new(6), 12);
-    let (lead, served) = (run("sfa", "0", &[]), run("sfb", "1", &[]));
-    lead.ends_with(0, &["complete"]);
-    served.ends_with(0, &[]);
+    wait_until("all files are read", || behind(&project));
+    ip(&["-n", "sf1", "route", "add", "blackhole", "10.77.0.3"]);
+    let begin = Instant::now();
+    land(&project, &mut Dice::new(7), 13);
+    all[0].until_printed("PEER_LOST");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    all.into_iter().for_each(|process| process.ends_with(3, &["PEER_LOST"]));
+    ip(&["-n", "sf1", "route", "del", "blackhole", "10.77.0.3"]);
+    let all = [0, 1, 2].map(|at| machines.start(&project, at, &[]));
+    all.into_iter().for_each(|process| process.ends_with(0, &[]));
     assert_undisturbed(&project, "cut off");
+}
+
+#[test]
+fn a_host_that_does_not_come_back_is_named() {
+    let project = orders();
+    let addresses = hosts(&project, 2);
+    let start = |index: &str| {
+        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "1s"];
+        let more = ["--continuous", "--interval", "50ms", "--restart", "--start-timeout", "3s"];
+        Going::start(&project, &strings(&[&arguments[..], &more].concat()), &[])
+    };
+    let (mut lead, served) = (start("0"), start("1"));
+    lead.until_printed("complete");
+    drop(served);
+    lead.ends_with(3, &["PEER_LOST", "starting again", "PEER_MISSING", &addresses[1]]);
+    run(&project, 1, 2).unwrap();
+    assert_undisturbed(&project, "left alone");
 }
