@@ -117,8 +117,8 @@ impl Door {
             let answer = accept(&stream, &door.expected, &door.secret);
             door.open.fetch_sub(1, Ordering::SeqCst);
             match answer {
-                // Nobody waits for peers any more, otherwise.
-                Ok(claim) => _ = door.sender.send(Arrival { claim, stream }),
+                // It is closed if nobody waits for peers any more.
+                Ok(claim) => _ = door.sender.try_send(Arrival { claim, stream }),
                 Err(why) => (door.say)(&format!("refused a connection from {from}: {why}")),
             }
         });

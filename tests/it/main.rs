@@ -21,6 +21,7 @@ mod faults;
 mod functions;
 mod fuzz;
 mod golden;
+mod hosts;
 mod kill;
 mod landing;
 mod language;

@@ -1,12 +1,10 @@
-//! Runs in several processes, with the real binary: the same tables in any number of them, whatever is killed, stopped or
-//! knocks at the door.
+//! Runs in several processes, with the real binary: the same tables in any number of them, whatever is killed or stopped.
 //!
 //! `SILVERFLOW_KILLS=50` kills more often than the usual few times; the seed stands in every message.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,18 +18,23 @@ use crate::runs::wait_until;
 use crate::support::{Dice, Project, copy_folder, difference};
 
 /// A command that goes on, and what it has printed so far.
-struct Going {
+pub(crate) struct Going {
     child: Child,
     printed: Arc<Mutex<String>>,
     readers: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Going {
-    fn start(project: &Project, arguments: &[String], environment: &[(&str, &str)]) -> Going {
+    pub(crate) fn start(project: &Project, arguments: &[String], environment: &[(&str, &str)]) -> Going {
         Going::spawn(Command::new(env!("CARGO_BIN_EXE_silverflow")), project, arguments, environment)
     }
 
-    fn spawn(mut command: Command, project: &Project, arguments: &[String], environment: &[(&str, &str)]) -> Going {
+    pub(crate) fn spawn(
+        mut command: Command,
+        project: &Project,
+        arguments: &[String],
+        environment: &[(&str, &str)],
+    ) -> Going {
         command.args(arguments).current_dir(project.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env_remove("SILVERFLOW_SECRET").envs(environment.iter().copied());
         let mut child = command.spawn().unwrap();
@@ -50,12 +53,12 @@ impl Going {
         Going { child, printed, readers }
     }
 
-    fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         self.printed.lock().unwrap().clone()
     }
 
     #[track_caller]
-    fn until_printed(&mut self, part: &str) {
+    pub(crate) fn until_printed(&mut self, part: &str) {
         wait_until(part, || {
             assert!(
                 self.printed().contains(part) || self.child.try_wait().unwrap().is_none(),
@@ -66,12 +69,12 @@ impl Going {
         });
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }
 
     /// The exit code, and all that was printed.
-    fn end(mut self) -> (i32, String) {
+    pub(crate) fn end(mut self) -> (i32, String) {
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
         for reader in std::mem::take(&mut self.readers) {
             reader.join().unwrap();
@@ -80,7 +83,7 @@ impl Going {
     }
 
     #[track_caller]
-    fn ends_with(self, code: i32, parts: &[&str]) {
+    pub(crate) fn ends_with(self, code: i32, parts: &[&str]) {
         let (ended, text) = self.end();
         assert_eq!(ended, code, "{text}");
         for part in parts {
@@ -89,7 +92,7 @@ impl Going {
     }
 
     /// The processes that it has started and that are there, by their number in the run.
-    fn children(&self) -> BTreeMap<usize, u32> {
+    pub(crate) fn children(&self) -> BTreeMap<usize, u32> {
         let parent = self.child.id().to_string();
         let mut found = BTreeMap::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -115,12 +118,12 @@ impl Drop for Going {
     }
 }
 
-fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     // It may have ended by itself.
     let _ = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).stderr(Stdio::null()).status().unwrap();
 }
 
-fn strings(arguments: &[&str]) -> Vec<String> {
+pub(crate) fn strings(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| (*argument).to_owned()).collect()
 }
 
@@ -209,19 +212,7 @@ fn a_mistake_in_the_definitions_is_told_once() {
     assert_eq!(text.matches("PARSE_SYNTAX_ERROR").count(), 1, "{text}");
 }
 
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// Writes a file of hosts, all of them this one.
-fn hosts(project: &Project, count: usize) -> Vec<String> {
-    let addresses: Vec<String> = (0..count).map(|_| format!("127.0.0.1:{}", port())).collect();
-    fs::write(project.path("hosts.txt"), addresses.join("\n")).unwrap();
-    addresses
-}
-
-fn orders() -> Project {
+pub(crate) fn orders() -> Project {
     let project = Project::new(&definitions(0, "product, amount"));
     fs::create_dir_all(project.path("landing/products")).unwrap();
     let mut dice = Dice::new(5);
@@ -236,7 +227,7 @@ fn orders() -> Project {
 
 /// The same input, run by one process.
 #[track_caller]
-fn assert_undisturbed(project: &Project, context: &str) {
+pub(crate) fn assert_undisturbed(project: &Project, context: &str) {
     assert_as_if_alone(project, &definitions(0, "product, amount"), context);
 }
 
@@ -257,74 +248,6 @@ fn assert_as_if_alone(project: &Project, sql: &str, context: &str) {
     assert_eq!(project.epochs_twice(), None, "{context}");
 }
 
-#[test]
-fn strangers_at_the_start_are_named_and_disturb_nothing() {
-    let project = orders();
-    let addresses = hosts(&project, 2);
-    let process = |project: &Project, index: &str, workers: &str, secret: &str| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", workers];
-        Going::start(project, &strings(&arguments), &[("SILVERFLOW_SECRET", secret)])
-    };
-    let mut lead = process(&project, "0", "1", "right");
-    wait_until("process 0 listens", || TcpStream::connect(&addresses[0]).is_ok());
-    let idle = TcpStream::connect(&addresses[0]).unwrap();
-    let mut probe = TcpStream::connect(&addresses[0]).unwrap();
-    probe.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut version = TcpStream::connect(&addresses[0]).unwrap();
-    version.write_all(b"silverflow\xff\xff\xff\xff").unwrap();
-    process(&project, "1", "1", "wrong").ends_with(2, &["SECRET_DIFFERS"]);
-    process(&project, "1", "2", "right").ends_with(2, &["WORKERS_DIFFER"]);
-    let other = Project::new(&definitions(1, "product"));
-    fs::copy(project.path("hosts.txt"), other.path("hosts.txt")).unwrap();
-    process(&other, "1", "1", "right").ends_with(2, &["DEFINITIONS_DIFFER"]);
-    for refused in
-        ["does not speak silverflow's protocol", "its version of the protocol is", "does not know the secret"]
-    {
-        lead.until_printed(refused);
-    }
-    let right = process(&project, "1", "1", "right");
-    lead.ends_with(0, &["the hash of the definitions", "complete"]);
-    right.ends_with(0, &[]);
-    assert_undisturbed(&project, "strangers");
-    drop((idle, probe, version));
-}
-
-#[test]
-fn a_storage_that_is_not_shared_is_refused() {
-    let project = orders();
-    hosts(&project, 2);
-    let other = orders();
-    fs::copy(project.path("hosts.txt"), other.path("hosts.txt")).unwrap();
-    let process = |project: &Project, index: &str| {
-        Going::start(project, &strings(&["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1"]), &[])
-    };
-    let (lead, served) = (process(&project, "0"), process(&other, "1"));
-    lead.ends_with(3, &["STORAGE_DIFFERS", "process 1 (127.0.0.1:"]);
-    served.ends_with(3, &["STORAGE_DIFFERS"]);
-}
-
-#[test]
-fn a_process_that_never_comes_is_named() {
-    let project = orders();
-    let addresses = hosts(&project, 3);
-    let start = |index: &str| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--start-timeout", "2s"];
-        Going::start(&project, &strings(&arguments), &[])
-    };
-    let (lead, second) = (start("0"), start("1"));
-    lead.ends_with(3, &["PEER_MISSING", &addresses[2]]);
-    second.ends_with(3, &[]);
-}
-
-#[test]
-fn hosts_that_others_can_reach_need_a_secret() {
-    let project = orders();
-    fs::write(project.path("hosts.txt"), "127.0.0.1:7001\n192.0.2.1:7001\n").unwrap();
-    let arguments = ["run", "--hosts", "hosts.txt", "--process", "0"];
-    Going::start(&project, &strings(&arguments), &[]).ends_with(2, &["SECRET_MISSING", "--secret-file"]);
-    Going::start(&project, &strings(&["run", "--process", "0"]), &[]).ends_with(2, &["HOSTS_MISSING"]);
-}
-
 /// A continuous run in several processes.
 fn follow(project: &Project, processes: usize) -> Going {
     let processes = processes.to_string();
@@ -333,7 +256,7 @@ fn follow(project: &Project, processes: usize) -> Going {
 }
 
 /// Whether everything that has landed is in an epoch that is complete.
-fn behind(project: &Project) -> bool {
+pub(crate) fn behind(project: &Project) -> bool {
     let history = project.history();
     let [orders, products] = ["orders", "products"].map(|feed| {
         let read = history.seen(&format!("main.default.{feed}")).map_or(0, BTreeMap::len);
@@ -388,6 +311,24 @@ fn each_process_is_killed_in_turn_while_files_arrive() {
 }
 
 #[test]
+fn processes_end_with_the_command_that_has_started_them() {
+    let project = orders();
+    let mut going = follow(&project, 2);
+    going.until_printed("\"epochs\"");
+    let children = going.children();
+    assert_eq!(children.len(), 2);
+    going.signal("KILL");
+    wait_until("both processes have ended", || {
+        children.values().all(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        })
+    });
+    run(&project, 2, 1).unwrap();
+    assert_undisturbed(&project, "without its command");
+}
+
+#[test]
 fn a_process_that_is_stopped_is_found_out_and_replaced() {
     let project = orders();
     let mut feed = Dice::new(3);
@@ -410,68 +351,6 @@ fn a_process_that_is_stopped_is_found_out_and_replaced() {
 }
 
 #[test]
-fn a_host_that_hangs_ends_the_run_and_writes_nothing_when_it_wakes_up() {
-    let project = orders();
-    let addresses = hosts(&project, 2);
-    let start = |index: &str| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "1s"];
-        Going::start(&project, &strings(&[&arguments[..], &["--continuous", "--lock-timeout", "600ms"]].concat()), &[])
-    };
-    let (mut lead, served) = (start("0"), start("1"));
-    lead.until_printed("complete");
-    lead.signal("STOP");
-    served.ends_with(3, &["PEER_LOST", &addresses[0], "no sign of life"]);
-    // Another run takes over meanwhile; the one that hangs is told at the next thing that it does.
-    let taken = Going::start(&project, &strings(&["run", "--lock-timeout", "100ms"]), &[]);
-    taken.ends_with(0, &["taking over"]);
-    land(&project, &mut Dice::new(8), 20);
-    run(&project, 2, 1).unwrap();
-    lead.signal("CONT");
-    let (code, text) = lead.end();
-    assert!(code == 3 && (text.contains("PEER_LOST") || text.contains("FENCED")), "{code}: {text}");
-    assert_undisturbed(&project, "woken up");
-}
-
-#[test]
-fn a_signal_to_any_host_ends_the_run_after_the_epoch_at_hand() {
-    let project = orders();
-    hosts(&project, 2);
-    let start = |index: &str| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--continuous"];
-        Going::start(&project, &strings(&arguments), &[])
-    };
-    let (mut lead, served) = (start("0"), start("1"));
-    lead.until_printed("complete");
-    wait_until("all files are read", || behind(&project));
-    served.signal("TERM");
-    lead.ends_with(0, &[]);
-    served.ends_with(0, &[]);
-    assert_undisturbed(&project, "asked to end");
-}
-
-#[test]
-fn hosts_that_restart_go_on_when_a_lost_one_comes_back() {
-    let project = orders();
-    hosts(&project, 2);
-    let start = |index: &str| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "1s"];
-        let more = ["--continuous", "--interval", "50ms", "--restart"];
-        Going::start(&project, &strings(&[&arguments[..], &more].concat()), &[])
-    };
-    let (mut lead, served) = (start("0"), start("1"));
-    lead.until_printed("complete");
-    let child = served.children()[&1];
-    signal(child, "KILL");
-    land(&project, &mut Dice::new(9), 30);
-    wait_until("all files are read", || behind(&project));
-    lead.until_printed("starting again");
-    lead.signal("TERM");
-    lead.ends_with(0, &["is lost"]);
-    served.ends_with(0, &[]);
-    assert_undisturbed(&project, "restarted");
-}
-
-#[test]
 fn the_benchmark_runs_in_several_processes() {
     let project = orders();
     let arguments = ["bench", "late-orders", "--processes", "2", "--epochs", "3", "--batch", "200", "--json"];
@@ -483,70 +362,42 @@ fn the_benchmark_runs_in_several_processes() {
     assert!(stages[0]["touched"].as_u64().unwrap() > 600, "{report}");
 }
 
-/// Two machines, as far as the network goes, with a link between them.
-struct TwoHosts;
-
-impl TwoHosts {
-    fn make() -> TwoHosts {
-        let hosts = TwoHosts;
-        for host in ["sfa", "sfb"] {
-            ip(&["netns", "add", host]);
-        }
-        ip(&["link", "add", "sfa0", "netns", "sfa", "type", "veth", "peer", "name", "sfb0", "netns", "sfb"]);
-        for (host, link, address) in [("sfa", "sfa0", "10.77.0.1/24"), ("sfb", "sfb0", "10.77.0.2/24")] {
-            ip(&["-n", host, "address", "add", address, "dev", link]);
-            ip(&["-n", host, "link", "set", link, "up"]);
-            ip(&["-n", host, "link", "set", "lo", "up"]);
-        }
-        hosts
-    }
-
-    fn link(&self, state: &str) {
-        ip(&["-n", "sfb", "link", "set", "sfb0", state]);
-    }
-
-    fn start(&self, host: &str, project: &Project, arguments: &[&str]) -> Going {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", host, env!("CARGO_BIN_EXE_silverflow")]);
-        Going::spawn(command, project, &strings(arguments), &[("SILVERFLOW_SECRET", "between us")])
-    }
-}
-
-impl Drop for TwoHosts {
-    fn drop(&mut self) {
-        for host in ["sfa", "sfb"] {
-            let _ = Command::new("ip").args(["netns", "del", host]).status();
-        }
-    }
-}
-
-#[track_caller]
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+#[test]
+fn schemas_grow_whichever_process_meets_the_new_columns() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_files('landing/t', format => 'json');
+         CREATE STREAMING TABLE u AS SELECT * FROM STREAM(t);",
+    );
+    (0..6).for_each(|file| project.land("t", &file.to_string(), &[json!({"id": file, "a": "x"})]));
+    run(&project, 3, 1).unwrap();
+    (6..9).for_each(|file| project.land("t", &file.to_string(), &[json!({"id": file, "b": file})]));
+    let text = run_with(&project, 3, 1, &[]).unwrap();
+    assert!(text.contains("SCHEMA_GREW") && !text.contains("starting again"), "{text}");
+    let other = Project::new(&fs::read_to_string(project.path("transformations/pipeline.sql")).unwrap());
+    copy_folder(&project.path("landing"), &other.path("landing"));
+    other.run(1).unwrap();
+    let query = "SELECT id, a, b FROM u ORDER BY id";
+    assert_eq!(project.query(query).unwrap(), other.query(query).unwrap());
+    project.assert_clean("grown");
 }
 
 #[test]
-#[ignore = "needs root and network namespaces"]
-fn a_link_that_is_cut_ends_the_run_on_both_hosts() {
-    let project = orders();
-    fs::write(project.path("hosts.txt"), "10.77.0.1:7420\n10.77.0.2:7420\n").unwrap();
-    let hosts = TwoHosts::make();
-    let run = |host: &str, index: &str, more: &[&str]| {
-        let arguments = ["run", "--hosts", "hosts.txt", "--process", index, "--workers", "1", "--peer-timeout", "2s"];
-        hosts.start(host, &project, &[&arguments, more].concat())
-    };
-    let follow = ["--continuous", "--interval", "50ms"];
-    let (mut lead, served) = (run("sfa", "0", &follow), run("sfb", "1", &follow));
-    lead.until_printed("complete");
-    hosts.link("down");
-    let begin = Instant::now();
-    lead.ends_with(3, &["PEER_LOST", "10.77.0.2:7420", "no sign of life"]);
-    served.ends_with(3, &["PEER_LOST", "10.77.0.1:7420", "no sign of life"]);
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    hosts.link("up");
-    land(&project, &mut Dice::new(6), 12);
-    let (lead, served) = (run("sfa", "0", &[]), run("sfb", "1", &[]));
-    lead.ends_with(0, &["complete"]);
-    served.ends_with(0, &[]);
-    assert_undisturbed(&project, "cut off");
+fn tables_of_others_are_read_by_one_of_the_processes() {
+    let sql = "CREATE STREAMING TABLE first AS SELECT * FROM STREAM(shop.one);
+         CREATE STREAMING TABLE second AS SELECT * FROM STREAM(shop.two);
+         CREATE STREAMING TABLE third AS SELECT * FROM STREAM(shop.three) WITH ('silverflow.mode' = 'changes');";
+    let [several, alone] = [3, 1].map(|processes| {
+        let project = Project::new(sql);
+        for table in ["one", "two", "three"] {
+            crate::upstream::make(&project.path("lakehouse/main/shop").join(table));
+        }
+        run(&project, processes, 1).unwrap();
+        project.assert_clean("tables of others");
+        project
+    });
+    for table in ["first", "second", "third"] {
+        let query = format!("SELECT * FROM {table}");
+        let rows = several.query(&query).unwrap();
+        assert_eq!((rows.len(), &rows), (1, &alone.query(&query).unwrap()), "{table}");
+    }
 }
