@@ -1,10 +1,13 @@
 //! Hydration: what replay points hold goes back into the dataflow, as of the last complete epoch.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
+use silverflow_operators::Epoch;
 use tokio::runtime::Handle;
 
 use super::audit::present;
@@ -17,7 +20,45 @@ use crate::lake::types::conform;
 use crate::lake::{History, Table};
 use crate::plan::Plan;
 
-/// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
+/// The epochs in which rows are read back, one after the other as they fill up. All are past, so that it does not show.
+pub struct Pace<'a> {
+    epoch: Epoch,
+    last: Epoch,
+    /// Bytes of rows after which the next one begins, and what is left of them.
+    room: u64,
+    left: u64,
+    /// Sees an epoch through that has no further rows.
+    end: Option<&'a mut dyn FnMut(Epoch) -> Result<()>>,
+}
+
+impl<'a> Pace<'a> {
+    /// All in one epoch.
+    pub fn at_once(epoch: Epoch) -> Self {
+        Pace { epoch, last: epoch, room: u64::MAX, left: u64::MAX, end: None }
+    }
+
+    /// About `room` bytes an epoch, as far as there are epochs. `end` is called with all but the last that has rows.
+    pub fn steps(epochs: RangeInclusive<Epoch>, room: u64, end: &'a mut dyn FnMut(Epoch) -> Result<()>) -> Self {
+        let (epoch, last) = epochs.into_inner();
+        Pace { epoch, last, room, left: room, end: Some(end) }
+    }
+
+    /// Where the next rows go.
+    fn epoch(&mut self, rows: &RecordBatch) -> Result<Epoch> {
+        if self.left == 0
+            && self.epoch < self.last
+            && let Some(end) = &mut self.end
+        {
+            end(self.epoch)?;
+            self.epoch += 1;
+            self.left = self.room;
+        }
+        self.left = self.left.saturating_sub(rows.get_array_memory_size() as u64);
+        Ok(self.epoch)
+    }
+}
+
+/// Sends what the replay points held at the end of the last complete epoch, as rows of the epochs of `pace`. Tables that are
 /// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
 /// what has changed since. Says how many rows that were.
 pub fn hydrate<'t>(
@@ -26,7 +67,7 @@ pub fn hydrate<'t>(
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
     base: Option<&BTreeMap<String, i64>>,
-    mail: &Mail,
+    (mail, pace): (&Mail, &mut Pace<'_>),
     io: &Handle,
 ) -> Result<u64> {
     let mut sent = 0;
@@ -34,7 +75,7 @@ pub fn hydrate<'t>(
         return Ok(sent);
     }
     if let Some(wall) = history.walls.get(&start.hydrated) {
-        mail.wall(start.hydrated, *wall);
+        mail.wall(pace.epoch, *wall);
     }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
@@ -47,8 +88,8 @@ pub fn hydrate<'t>(
             }
             let Some((inlet, schema)) = way_in(plan, start, id) else { continue };
             let rows = since.map_or(Rows::At(version), |since| Rows::Between(since, version));
-            let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
-            sent += hydration.send(&history.walls, mail, io)?;
+            let hydration = Hydration { table, rows, inlet, schema, wall: dataset.wall };
+            sent += hydration.send(&history.walls, mail, pace, io)?;
         }
     }
     Ok(sent)
@@ -85,8 +126,6 @@ pub struct Hydration<'a> {
     pub rows: Rows,
     /// Where they go.
     pub inlet: Inlet,
-    /// The epoch in which they enter.
-    pub epoch: u64,
     /// Columns on the inlet's edge, without the wall.
     pub schema: SchemaRef,
     /// The edge carries the wall.
@@ -95,7 +134,7 @@ pub struct Hydration<'a> {
 
 impl Hydration<'_> {
     /// Sends the rows.
-    pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
+    pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, pace: &mut Pace<'_>, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
         let mut rows = match self.rows {
             Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
@@ -122,7 +161,7 @@ impl Hydration<'_> {
                 sent += part.num_rows() as u64;
                 next += 1;
                 let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs, pairs: false };
+                let batch = Batch { epoch: pace.epoch(&part)?, arrived, rows: part, diffs, pairs: false };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }
