@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Result with the project's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Whose fault an error is. It decides the exit code of the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     /// The data violates an expectation whose action is FAIL (exit code 1).
     Data,
@@ -31,7 +33,7 @@ impl Fault {
 }
 
 /// A stretch of a definition file, kept with the line it stands in so that a message can show it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Path of the file as the user wrote it, or `<builder>` for definitions made in Rust.
     pub file: String,
@@ -52,7 +54,7 @@ impl fmt::Display for Span {
 }
 
 /// Where an error happened; the parts that are known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The definition at fault.
     pub span: Option<Span>,

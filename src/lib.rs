@@ -1,6 +1,7 @@
 //! silverflow runs declarative data pipelines on timely and differential dataflow and keeps the results in Delta tables.
 
 pub mod bench;
+pub mod cluster;
 pub mod connect;
 pub mod dataflow;
 pub mod error;

@@ -14,6 +14,7 @@ mod feed;
 mod measure;
 mod operators;
 mod plot;
+mod processes;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
@@ -48,6 +49,9 @@ pub struct Settings {
     pub out_of_order: f64,
     /// Timely workers of the stages `dataflow` and `delta`.
     pub workers: usize,
+    /// Processes of the stage `delta`, with so many workers each. Several are started as `run --processes` starts them, from
+    /// the program that measures: it has to be silverflow's command line.
+    pub processes: usize,
     /// Another feed of the same kind.
     pub seed: u64,
 }
@@ -63,6 +67,7 @@ impl Default for Settings {
             never: 0.01,
             out_of_order: 0.05,
             workers: 1,
+            processes: 1,
             seed: 1,
         }
     }
@@ -122,7 +127,8 @@ pub struct Report {
     /// Rows that differ between the tables before and after an epoch: `touched` without what cancels out. Absent where
     /// only commits are seen.
     pub changed: Option<u64>,
-    /// The most memory that the process has held so far, in bytes; absent where the system does not tell.
+    /// The most memory that the process has held so far, in bytes; absent where the system does not tell, and
+    /// where other processes compute.
     pub peak_memory: Option<u64>,
 }
 
@@ -138,5 +144,7 @@ pub fn late_orders(stage: Stage, settings: &Settings, progress: &mut dyn FnMut(u
         Stage::Dataflow => dataflow::run(settings, &feed, progress)?,
         Stage::Delta => delta::run(settings, &feed, progress)?,
     };
-    Ok(measured.report(stage, &feed))
+    let report = measured.report(stage, &feed);
+    let elsewhere = stage == Stage::Delta && settings.processes > 1;
+    Ok(Report { peak_memory: report.peak_memory.filter(|_| !elsewhere), ..report })
 }

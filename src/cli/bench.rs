@@ -53,6 +53,9 @@ struct LateOrders {
     /// Computing threads of the dataflow.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     workers: u16,
+    /// Processes of the stage delta, with so many threads each. Without --stage nothing else runs if there are several.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    processes: u16,
     /// Another feed of the same kind.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -98,9 +101,14 @@ impl LateOrders {
             never: self.never,
             out_of_order: self.out_of_order,
             workers: usize::from(self.workers),
+            processes: usize::from(self.processes),
             seed: self.seed,
         };
-        let stages = if self.stages.is_empty() { Part::value_variants() } else { &self.stages };
+        let stages = match self.stages.as_slice() {
+            [] if self.processes > 1 => &[Part::Delta],
+            [] => Part::value_variants(),
+            chosen => chosen,
+        };
         let mut reports = Vec::new();
         for part in stages {
             let stage = match part {

@@ -3,7 +3,9 @@
 mod bench;
 mod dry_run;
 mod init;
+mod member;
 mod optimize;
+mod processes;
 mod query;
 mod run;
 mod serve;
@@ -84,7 +86,10 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Run(command) => command.run(),
+        Command::Run(command) => match command.run() {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
         Command::DryRun(command) => command.run(),
         Command::Verify(command) => command.run(),
         Command::Query(command) => command.run(),

@@ -9,10 +9,12 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use clap::Args;
 use indicatif::ProgressBar;
+use silverflow::cluster::Member;
 use silverflow::error::{Error, Result};
 use silverflow::pipeline::NO_EFFECT;
 use silverflow::runtime::{self, Continuous, FlowChanges, OnEpoch, Progress, RunOptions, RunReport, Selection, Stop};
 
+use super::member::{self, AGAIN, Cluster, Role};
 use super::{Project, default_workers, describe, print, with_remarks};
 
 /// Arguments of `run`.
@@ -70,9 +72,11 @@ pub(super) struct Run {
     /// Report as one JSON object; with --continuous, as one an epoch.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    cluster: Cluster,
 }
 
-fn duration(text: &str) -> std::result::Result<Duration, String> {
+pub(super) fn duration(text: &str) -> std::result::Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let millis = match unit {
@@ -132,14 +136,49 @@ fn renaming(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 impl Run {
-    pub(super) fn run(&self) -> Result<()> {
+    /// Runs, and gives the exit code where it is not that of an error.
+    pub(super) fn run(&self) -> Result<u8> {
+        let stop = Stop::default();
+        stop_on_signals(stop.clone(), !self.cluster.serves() && !member::is_child())?;
+        // A refresh that is begun a second time would do what it has done once more.
+        let again = self.refresh.is_empty() && self.full_refresh.is_empty() && !self.full_refresh_all;
+        let member = match self.cluster.role(&stop, again)? {
+            Role::Alone => None,
+            Role::Member(member) => Some(member),
+            Role::Parent(code) => return Ok(code),
+        };
+        let result = match member {
+            Some(member) if member.index > 0 => self.serve(member, stop),
+            member => self.lead(member, stop),
+        };
+        match result {
+            Err(error) if member::is_child() && member::may_pass(&error) => {
+                if !self.cluster.is_echo() {
+                    let _ = writeln!(io::stderr(), "{error}");
+                }
+                Ok(AGAIN)
+            }
+            // The leading process is on the same terminal and says the same.
+            Err(error) if member::is_child() && self.cluster.is_echo() => Ok(error.fault().exit_code()),
+            other => other.map(|()| 0),
+        }
+    }
+
+    /// Serves another process.
+    fn serve(&self, member: Arc<Member>, stop: Stop) -> Result<()> {
+        let loaded = self.project.load()?;
+        let workers = usize::from(self.workers);
+        let options = RunOptions { workers, member: Some(member), stop, ..RunOptions::default() };
+        runtime::join(&loaded.pipeline, &options)
+    }
+
+    fn lead(&self, member: Option<Arc<Member>>, stop: Stop) -> Result<()> {
         let loaded = self.project.load()?;
         for lint in loaded.lints.iter().filter(|lint| lint.code != NO_EFFECT) {
             eprintln!("warning: [{}] {} ({})", lint.code, lint.message, lint.span);
         }
         let spinner = ProgressBar::new_spinner();
-        let stop = Stop::default();
-        stop_on_signals(stop.clone())?;
+        let on_epoch: Option<OnEpoch> = self.continuous.then(|| on_epoch(self.json));
         let options = RunOptions {
             workers: usize::from(self.workers),
             wall: self.wall,
@@ -157,7 +196,8 @@ impl Run {
             lock_timeout: self.lock_timeout,
             continuous: self.continuous.then_some(Continuous { interval: self.interval }),
             stop,
-            on_epoch: self.continuous.then(|| on_epoch(self.json)),
+            on_epoch: if member.is_some() { Some(telling(on_epoch)) } else { on_epoch },
+            member,
             ..RunOptions::default()
         };
         let report = runtime::run(&loaded.pipeline, &options);
@@ -179,7 +219,7 @@ impl Run {
 }
 
 /// The first signal asks the run to end, the second one ends the process: what is stored is as after a crash, that is, whole.
-fn stop_on_signals(stop: Stop) -> Result<()> {
+fn stop_on_signals(stop: Stop, says: bool) -> Result<()> {
     let failed = |e: io::Error| Error::external("NO_SIGNALS", "signals cannot be waited for").caused_by(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (ready, started) = std::sync::mpsc::channel();
@@ -191,7 +231,9 @@ fn stop_on_signals(stop: Stop) -> Result<()> {
             };
             let _ = ready.send(Ok(()));
             signals.next().await;
-            let _ = writeln!(io::stderr(), "stopping when the epoch at hand is complete; once more stops at once");
+            if says {
+                let _ = writeln!(io::stderr(), "stopping when the epoch at hand is complete; once more stops at once");
+            }
             stop.request();
             signals.next().await;
             std::process::exit(130);
@@ -231,6 +273,16 @@ impl Signals {
     async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
     }
+}
+
+/// Tells of each epoch also the command that has started this process.
+fn telling(other: Option<OnEpoch>) -> OnEpoch {
+    Arc::new(move |report| {
+        member::progress();
+        if let Some(other) = &other {
+            other(report);
+        }
+    })
 }
 
 /// Tells of each epoch on standard output. A reader that has gone misses it.

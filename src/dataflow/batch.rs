@@ -1,11 +1,17 @@
 //! Arrow batches on the edges between stateless operators.
 
+use std::fmt;
+use std::io::Cursor;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch};
 use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use silverflow_operators::{Epoch, HasEpoch};
 use timely::dataflow::Stream;
 
@@ -27,6 +33,74 @@ pub struct Batch {
 
 /// A stream of batches.
 pub type Batches<'s> = Stream<'s, Epoch, Vec<Batch>>;
+
+/// A batch as it goes to another process: its rows in Arrow's stream format.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    epoch: Epoch,
+    arrived: Epoch,
+    pairs: bool,
+    diffs: Option<Vec<i64>>,
+    rows: Blob,
+}
+
+/// Bytes, as one string.
+struct Blob(Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+struct BlobVisitor;
+
+impl Visitor<'_> for BlobVisitor {
+    type Value = Blob;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
+        Ok(Blob(bytes.to_vec()))
+    }
+
+    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Blob, E> {
+        Ok(Blob(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
+        deserializer.deserialize_byte_buf(BlobVisitor)
+    }
+}
+
+impl Serialize for Batch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rows = StreamWriter::try_new(Vec::new(), self.rows.schema_ref()).and_then(|mut writer| {
+            writer.write(&self.rows)?;
+            writer.into_inner()
+        });
+        let rows = Blob(rows.map_err(serde::ser::Error::custom)?);
+        let diffs = self.diffs.as_ref().map(|diffs| diffs.to_vec());
+        let Batch { epoch, arrived, pairs, .. } = *self;
+        Packed { epoch, arrived, pairs, diffs, rows }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Batch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Batch, D::Error> {
+        let Packed { epoch, arrived, pairs, diffs, rows } = Packed::deserialize(deserializer)?;
+        let rows = StreamReader::try_new(Cursor::new(rows.0), None).and_then(|mut reader| {
+            let schema = reader.schema();
+            reader.next().unwrap_or_else(|| Ok(RecordBatch::new_empty(schema)))
+        });
+        let rows = rows.map_err(serde::de::Error::custom)?;
+        Ok(Batch { epoch, arrived, rows, diffs: diffs.map(Into::into), pairs })
+    }
+}
 
 impl HasEpoch for Batch {
     fn epoch(&self) -> Epoch {
@@ -114,4 +188,39 @@ pub fn relabel(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Resul
         .collect::<Result<Vec<_>, _>>()?;
     let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use arrow::array::{RecordBatchOptions, StringArray};
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    #[test]
+    fn rows_come_out_as_they_went_in() {
+        let field = Field::new("a", DataType::Int64, true).with_metadata([("k".into(), "v".into())].into());
+        let schema = Arc::new(Schema::new(vec![field, Field::new("b", DataType::Utf8, true)]));
+        let columns: Vec<arrow::array::ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![Some(1), None, Some(3)])),
+            Arc::new(StringArray::from(vec![None, Some(""), Some("ü")])),
+        ];
+        let rows = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+        let none = RecordBatchOptions::new().with_row_count(Some(5));
+        let empty = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &none).unwrap();
+        for (rows, diffs) in [
+            (rows.clone(), None),
+            (rows.slice(1, 2), Some(vec![-1, 2])),
+            (rows.slice(0, 0), Some(vec![])),
+            (empty, None),
+        ] {
+            let batch = Batch { epoch: 7, arrived: 3, rows, diffs: diffs.map(Into::into), pairs: true };
+            let bytes = bincode::serialize(&batch).unwrap();
+            let back = bincode::deserialize::<Batch>(&bytes).unwrap();
+            assert_eq!((back.epoch, back.arrived, back.pairs), (7, 3, true));
+            assert_eq!(back.rows, batch.rows);
+            assert_eq!(back.diffs, batch.diffs);
+        }
+    }
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use differential_dataflow::AsCollection;
+use serde::{Deserialize, Serialize};
 use silverflow_operators::{Closed, Diff, Epoch, Rows, Shared, Shelf, State, commit};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::core::{Concatenate, Filter, OkErr};
+use timely::dataflow::operators::core::{Concatenate, Exchange, Filter, OkErr};
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::generic::operator::empty;
 use timely::dataflow::{InputHandle, Scope, Stream};
@@ -29,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::plan::{DatasetPlan, Feed, Input, NOW_COLUMN, Node, Plan, Step, Stored, WALL_COLUMN, with_now};
 
 /// Where batches enter a dataflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Inlet {
     /// Rows of a source, with the wall behind them.
     Source(usize),
@@ -40,7 +41,7 @@ pub enum Inlet {
 }
 
 /// A table that a dataset keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TableId {
     /// The dataset's rows.
     Rows(usize),
@@ -80,6 +81,9 @@ pub struct Start {
     pub rejudge: BTreeSet<usize>,
     /// Replay points of decisions that have none yet: all that is known is decided now.
     pub undecided: BTreeSet<usize>,
+    /// Workers at which the changes of a dataset's tables come together, where that matters; otherwise each hands over its
+    /// own.
+    pub homes: BTreeMap<usize, usize>,
     /// What the operators remember from a checkpoint. Empty operators otherwise.
     pub state: Option<Arc<Restored>>,
     /// Where state lies that memory has no room for. In memory otherwise, all of it.
@@ -254,6 +258,13 @@ pub fn build<'s>(
             let mut keep = |stream: Batches<'s>, table: TableId| {
                 let wanted = if start.compare.contains(&table) { 0 } else { start.hydrated + 1 };
                 let stream = stream.filter(move |batch: &Batch| batch.epoch >= wanted);
+                let stream = match start.homes.get(&index) {
+                    Some(home) => {
+                        let home = *home as u64;
+                        stream.exchange(move |_| home)
+                    }
+                    None => stream,
+                };
                 let outbox = outbox.clone();
                 closed.push(commit(
                     stream,

@@ -7,10 +7,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use silverflow_operators::Epoch;
 
 /// Counts of one dataset in one epoch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Rows that the dataset's queries yield; for AUTO CDC, events.
     pub yielded: i64,
@@ -33,7 +34,7 @@ pub struct Counts {
 }
 
 /// Outcomes of one expectation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCounts {
     /// True.
     pub passed: i64,

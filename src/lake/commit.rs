@@ -34,7 +34,7 @@ pub struct Commit {
 }
 
 /// What a commit did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Committed {
     /// Delta version of the commit.
     pub version: i64,

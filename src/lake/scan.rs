@@ -24,6 +24,9 @@ pub struct Scan {
     pub columns: Option<Vec<String>>,
     /// At this version of the table; the current one by default.
     pub version: Option<i64>,
+    /// Of the files, by name, the one at this place and every so many further on: of `(i, n)` for each `i` below `n` all
+    /// rows come once. All of them by default.
+    pub share: Option<(usize, usize)>,
 }
 
 impl Table {
@@ -57,10 +60,14 @@ impl Table {
             None => Arc::clone(&self.schema),
             Some(columns) => project(&self.schema, columns).map_err(|e| e.dataset(&self.name))?,
         };
-        let files = match scan.version {
+        let mut files: Vec<DataFile> = match scan.version {
             Some(version) if version != self.version => files_at(&self.lake, &self.location, version).await?,
             _ => self.files.values().cloned().collect(),
         };
+        if let Some((at, of)) = scan.share {
+            files.sort_by(|a, b| a.path.cmp(&b.path));
+            files = files.into_iter().skip(at).step_by(of.max(1)).collect();
+        }
         Ok(stream_files(self.lake.clone(), self.location.clone(), files, schema))
     }
 }

@@ -6,18 +6,19 @@
 mod format;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use silverflow_operators::STATE_FORMAT;
 
 use self::format::Manifest;
 pub(super) use self::store::DAMAGED;
-use self::store::{States, Store, Written, damaged};
+pub use self::store::{Part, States, damaged};
+use self::store::{Staged, Store, Written};
 use super::computed::Computed;
 use super::supervisor::Supervisor;
 use super::worker::FromWorker;
@@ -74,6 +75,47 @@ struct Writing {
     thread: JoinHandle<Result<Option<Written>>>,
 }
 
+/// The other processes of a run, each of which makes the state of its own workers durable.
+pub struct Others {
+    /// How many there are.
+    pub count: usize,
+    /// What they have made durable, in the order of the processes.
+    pub parts: Receiver<Result<Part>>,
+    /// Tells them that the epoch's checkpoint is there, and which objects are.
+    pub published: Box<dyn FnOnce(u64, BTreeSet<String>) + Send>,
+}
+
+/// The part of a process that serves another one.
+#[derive(Clone)]
+pub struct ShareOf {
+    store: Arc<Mutex<Store>>,
+    staged: Arc<Mutex<Option<(u64, Staged)>>>,
+}
+
+impl ShareOf {
+    /// Makes what the workers here remember at the end of an epoch durable.
+    ///
+    /// # Errors
+    /// External, of the storage.
+    pub fn stage(&self, epoch: u64, states: &States, io: &tokio::runtime::Handle) -> Result<Part> {
+        let panicked = || Error::internal("an earlier checkpoint panicked");
+        let staged = io.block_on(self.store.lock().map_err(|_| panicked())?.stage(epoch, states))?;
+        let part = staged.part();
+        *self.staged.lock().map_err(|_| panicked())? = Some((epoch, staged));
+        Ok(part)
+    }
+
+    /// The checkpoint of an epoch is there, and these are the objects that are.
+    pub fn published(&self, epoch: u64, needed: &BTreeSet<String>) {
+        let Ok(mut staged) = self.staged.lock() else { return };
+        if let Some((_, staged)) = staged.take_if(|(of, _)| *of == epoch)
+            && let Ok(mut store) = self.store.lock()
+        {
+            store.published(staged, needed);
+        }
+    }
+}
+
 /// The checkpoints of a run.
 pub struct Checkpoints {
     store: Arc<Mutex<Store>>,
@@ -87,7 +129,8 @@ pub struct Checkpoints {
     writing: Option<Writing>,
 }
 
-fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
+/// Fingerprints of all datasets.
+pub fn fingerprints(plan: &Plan) -> BTreeMap<String, String> {
     plan.datasets.iter().map(|d| (d.label(), d.fingerprint.clone())).collect()
 }
 
@@ -146,6 +189,11 @@ impl Checkpoints {
         }
     }
 
+    /// What a process that serves another one writes of them.
+    pub fn share(&self) -> ShareOf {
+        ShareOf { store: Arc::clone(&self.store), staged: Arc::default() }
+    }
+
     /// Rows were read back at the start, or came in an epoch.
     pub fn grown(&mut self, rows: u64) {
         self.rows += rows;
@@ -170,16 +218,26 @@ impl Checkpoints {
     }
 
     /// Begins to write what the operators remember at the end of `epoch`, which may still be open.
-    fn stage(&mut self, epoch: u64, states: States, io: &tokio::runtime::Handle) -> Result<()> {
+    /// What other processes remember comes from `others`.
+    fn stage(&mut self, epoch: u64, states: States, others: Option<Others>, io: &tokio::runtime::Handle) -> Result<()> {
         self.settle(true)?;
         let (store, io) = (Arc::clone(&self.store), io.clone());
         let (complete, completed) = bounded::<Manifest>(1);
         let thread = std::thread::spawn(move || {
             let panicked = || Error::internal("an earlier checkpoint panicked");
-            let staged = io.block_on(store.lock().map_err(|_| panicked())?.stage(epoch, &states))?;
+            let mut staged = io.block_on(store.lock().map_err(|_| panicked())?.stage(epoch, &states))?;
             drop(states);
+            for _ in 0..others.as_ref().map_or(0, |others| others.count) {
+                let part = others.as_ref().and_then(|others| others.parts.recv().ok());
+                staged.add(part.unwrap_or_else(|| Err(Error::internal("nobody tells of the others' state")))?);
+            }
             let Ok(manifest) = completed.recv() else { return Ok(None) };
-            io.block_on(store.lock().map_err(|_| panicked())?.publish(manifest, staged)).map(Some)
+            let mut store = store.lock().map_err(|_| panicked())?;
+            let written = io.block_on(store.publish(manifest, staged))?;
+            if let Some(others) = others {
+                (others.published)(epoch, store.needed());
+            }
+            Ok(Some(written))
         });
         self.writing = Some(Writing { epoch, complete: Some(complete), thread });
         Ok(())
@@ -212,7 +270,7 @@ impl Checkpoints {
     }
 
     /// Removes all checkpoints of the storage: they share what is damaged.
-    fn discard(&mut self, io: &tokio::runtime::Handle) {
+    pub(super) fn discard(&mut self, io: &tokio::runtime::Handle) {
         let _ = self.settle(true);
         self.exists = false;
         if let Ok(mut store) = self.store.lock()
@@ -259,8 +317,8 @@ impl Supervisor {
             && let Some((epoch, wall_micros)) = last.and_then(|epoch| Some((epoch, *self.walls.get(&epoch)?)))
         {
             if !staged {
-                let states = self.states()?;
-                missed(self.checkpoints.stage(epoch, states, &self.io));
+                let (states, others) = self.states(epoch)?;
+                missed(self.checkpoints.stage(epoch, states, others, &self.io));
             }
             self.checkpoints.publish(Manifest {
                 epoch,
@@ -292,8 +350,8 @@ impl Supervisor {
             computed.counts.iter().filter(|(at, _)| self.plan.datasets.get(**at).is_some_and(|d| d.replay_point));
         let rows = stored.map(|(_, counts)| u64::try_from(counts.yielded).unwrap_or(0)).sum();
         if self.checkpoints.due(last, rows, 1) && self.left.is_empty() {
-            let states = self.states()?;
-            if let Err(error) = self.checkpoints.stage(epoch, states, &self.io) {
+            let (states, others) = self.states(epoch)?;
+            if let Err(error) = self.checkpoints.stage(epoch, states, others, &self.io) {
                 tracing::warn!("the checkpoint was not written: {error}");
             }
         }
@@ -327,19 +385,21 @@ impl Supervisor {
         true
     }
 
-    fn states(&mut self) -> Result<States> {
+    fn states(&mut self, epoch: u64) -> Result<(States, Option<Others>)> {
         let ended = || Error::internal("the workers have ended");
-        if !self.mail.snapshot() {
+        let others = self.lead.as_ref().map(|lead| lead.stage(epoch)).transpose()?;
+        let mail = self.mail.here();
+        if !mail.snapshot() {
             return Err(ended());
         }
         let mut states = States::new();
-        while states.len() < self.mail.workers() {
+        while states.len() < mail.workers() {
             match self.events.recv().map_err(|_| ended())? {
                 FromWorker::Snapshot { worker, states: of_worker } => _ = states.insert(worker, of_worker),
                 other => _ = Computed::default().hear(other, 0)?,
             }
         }
         self.sound()?;
-        Ok(states)
+        Ok((states, others))
     }
 }

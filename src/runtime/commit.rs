@@ -22,8 +22,13 @@ const MOVES_AT_ONCE: usize = 20_000;
 
 /// To a committer.
 pub enum ToCommitter {
-    /// Changes that are not to be committed yet: the table will be set by comparison.
-    Hold(Vec<Batch>),
+    /// Changes of an epoch that are not to be committed yet: the table will be set by comparison.
+    Hold {
+        /// The epoch.
+        epoch: u64,
+        /// The changes.
+        batches: Vec<Batch>,
+    },
     /// Commit the changes of an epoch; with `compare`, together with all that was held, as the difference to what the
     /// table holds.
     Commit {
@@ -128,7 +133,7 @@ impl Actor {
         loop {
             select! {
                 recv(mailbox) -> message => match message {
-                    Ok(ToCommitter::Hold(batches)) => self.held.extend(batches),
+                    Ok(ToCommitter::Hold { batches, .. }) => self.held.extend(batches),
                     Ok(ToCommitter::Prepare) => {
                         if let Err(error) = self.io.block_on(self.table.prepare()) {
                             tracing::warn!(table = self.table.name(), "{error}");

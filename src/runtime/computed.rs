@@ -54,7 +54,7 @@ impl Computed {
             }
             // Nobody has asked, or whoever did is gone.
             FromWorker::Snapshot { .. } => Ok(false),
-            FromWorker::NotBuilt(error) => Err(error),
+            FromWorker::NotBuilt(error) | FromWorker::Lost(error) => Err(error),
             FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))
                 .help("this is a bug; the epoch is in no table")),
         }

@@ -48,6 +48,11 @@ impl Stop {
         let _ = self.bell.0.try_send(());
     }
 
+    /// Wakes whoever waits, to look at what there is.
+    pub(super) fn wake(&self) {
+        let _ = self.bell.0.try_send(());
+    }
+
     /// Whether someone has asked.
     pub fn is_requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)

@@ -11,13 +11,15 @@ use silverflow_operators::Epoch;
 use tokio::runtime::Handle;
 
 use super::audit::present;
+use super::cluster::{Elsewhere, Lead};
 use super::columns::{add_wall, by_arrival};
 use super::definitions::table_key;
+use super::tables::path;
 use super::worker::{Mail, ToWorker};
 use crate::dataflow::{Batch, Inlet, Start, TableId, relabel, with_wall};
 use crate::error::{Error, Result};
 use crate::lake::types::conform;
-use crate::lake::{History, Table};
+use crate::lake::{History, Lake, Scan, Table};
 use crate::plan::Plan;
 
 /// The epochs in which rows are read back, one after the other as they fill up. All are past, so that it does not show.
@@ -58,19 +60,42 @@ impl<'a> Pace<'a> {
     }
 }
 
+/// Reads the part of a table that is this process's, for the process that leads.
+pub fn hydrate_share(
+    (plan, start, walls): (&Plan, &Start, &BTreeMap<u64, i64>),
+    lake: &Lake,
+    id: TableId,
+    rows: Rows,
+    mail: &Mail,
+    io: &Handle,
+) -> Result<u64> {
+    let (TableId::Rows(index) | TableId::Quarantine(index)) = id;
+    let (Some(dataset), Some((inlet, schema))) = (plan.datasets.get(index), way_in(plan, start, id)) else {
+        return Err(Error::internal(format!("there is no way in for {id:?}")));
+    };
+    let Some(table) = io.block_on(Table::open(lake, &path(lake, dataset, id)))? else {
+        return Err(Error::external("TABLE_NOT_READABLE", format!("there is no table {}", table_key(plan, id)))
+            .help("all processes need the same storage"));
+    };
+    let hydration = Hydration { table: &table, rows, inlet, schema, wall: dataset.wall };
+    hydration.send(walls, mail, &mut Pace::at_once(start.hydrated), io)
+}
+
 /// Sends what the replay points held at the end of the last complete epoch, as rows of the epochs of `pace`. Tables that are
 /// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
-/// what has changed since. Says how many rows that were.
+/// what has changed since. Tables that are read whole are
+/// read by all processes that `lead` leads, a part each. Says how many rows that were.
 pub fn hydrate<'t>(
     plan: &Plan,
     start: &Start,
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
     base: Option<&BTreeMap<String, i64>>,
-    (mail, pace): (&Mail, &mut Pace<'_>),
+    (mail, lead, pace): (&Mail, Option<&Lead>, &mut Pace<'_>),
     io: &Handle,
 ) -> Result<u64> {
     let mut sent = 0;
+    let mut elsewhere = lead.map(Lead::hydration);
     if start.hydrated == 0 {
         return Ok(sent);
     }
@@ -87,12 +112,16 @@ pub fn hydrate<'t>(
                 continue;
             }
             let Some((inlet, schema)) = way_in(plan, start, id) else { continue };
-            let rows = since.map_or(Rows::At(version), |since| Rows::Between(since, version));
+            let (rows, mail) = match (since, &mut elsewhere) {
+                (Some(since), _) => (Rows::Between(since, version), mail.clone()),
+                (None, None) => (Rows::At(version), mail.clone()),
+                (None, Some(others)) => (Rows::Share(version, others.begin(id, version)?), mail.here()),
+            };
             let hydration = Hydration { table, rows, inlet, schema, wall: dataset.wall };
-            sent += hydration.send(&history.walls, mail, pace, io)?;
+            sent += hydration.send(&history.walls, &mail, pace, io)?;
         }
     }
-    Ok(sent)
+    Ok(sent + elsewhere.map_or(Ok(0), Elsewhere::end)?)
 }
 
 /// Where the stored rows of a replay point enter the dataflow, and with which columns.
@@ -112,6 +141,8 @@ pub fn way_in(plan: &Plan, start: &Start, table: TableId) -> Option<(Inlet, Sche
 pub enum Rows {
     /// All, as of a version.
     At(i64),
+    /// Of those the part of one process, as of a version: `(i, n)` for process `i` of `n`.
+    Share(i64, (usize, usize)),
     /// Those that arrived in an epoch.
     Arrived(u64),
     /// Those that came or went after a version, up to another.
@@ -138,6 +169,10 @@ impl Hydration<'_> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
         let mut rows = match self.rows {
             Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
+            Rows::Share(version, share) => {
+                let scan = Scan { version: Some(version), share: Some(share), ..Scan::default() };
+                io.block_on(self.table.scan_with(scan))?.map_ok(|rows| (rows, 1)).boxed()
+            }
             Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
             Rows::Between(from, to) => io.block_on(self.table.changes(from, to))?,
         };

@@ -56,7 +56,7 @@ impl Memory {
         let plan = Arc::new(analyze(pipeline, &outside)?);
         let (sender, events) = bounded(1024);
         let options = RunOptions { workers, ..RunOptions::default() };
-        let workers = Workers::start(&plan, &Start::default(), &options, &sender)?;
+        let workers = Workers::start(&plan, &Start::default(), &options, &sender, None)?;
         Ok(Memory { plan, mail: workers.mail(), workers, events, epoch: 0 })
     }
 
@@ -147,6 +147,7 @@ impl Memory {
 fn ended(event: FromWorker) -> Result<()> {
     match event {
         FromWorker::NotBuilt(error) => Err(error),
+        FromWorker::Lost(error) => Err(error),
         FromWorker::Panicked(message) => Err(Error::internal(format!("a worker panicked: {message}"))),
         _ => Ok(()),
     }

@@ -12,6 +12,7 @@ mod backlog;
 mod checkpoint;
 mod clean;
 mod clock;
+mod cluster;
 mod columns;
 mod commit;
 mod computed;
@@ -47,11 +48,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::cluster::Member;
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
+pub use cluster::join;
 pub use definitions::Recompute;
 pub use follow::{Continuous, Stop};
 pub use intent::{FlowChanges, Selection};
@@ -60,6 +63,7 @@ pub use optimize::{OptimizeReport, TableCare, optimize};
 pub use query::{QueryResult, describe_resolved, query, query_as_of, query_resolved};
 pub use report::{RuleReport, RunReport, SourceReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
+pub use worker::COMMUNICATION;
 
 /// Takes lines of progress.
 pub type Progress = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
@@ -78,7 +82,7 @@ pub struct RunOptions {
     /// Compute tables anew whose definitions have changed; otherwise that is an error.
     pub recompute: bool,
     /// Bytes of memory that the run may take for state and for the rows of an epoch; unless said otherwise, half of what
-    /// the machine, or the container, has. State beyond that lies in files, as far as it does not come and go with an epoch.
+    /// the machine, or the container, has, shared by the processes of a run that are on it. State beyond that lies in files, as far as it does not come and go with an epoch.
     pub memory: Option<u64>,
     /// Where these files lie; unless said otherwise, in the storage, or, if that is no local disk, in the system's folder for
     /// temporary files.
@@ -97,6 +101,8 @@ pub struct RunOptions {
     pub on_epoch: Option<OnEpoch>,
     /// After how long without a sign of life another run counts as dead, if its process cannot be asked about.
     pub lock_timeout: Duration,
+    /// The run is in several processes, and this is the one that leads. See [`join`] for the others.
+    pub member: Option<std::sync::Arc<Member>>,
     /// The pipeline's storage, opened before; for tests of its failures.
     #[doc(hidden)]
     pub lake: Option<Lake>,
@@ -120,9 +126,19 @@ impl Default for RunOptions {
             stop: Stop::default(),
             on_epoch: None,
             lock_timeout: lock::LOCK_TIMEOUT,
+            member: None,
             lake: None,
             before_epoch: None,
         }
+    }
+}
+
+impl RunOptions {
+    /// Bytes of memory that this process may take. Processes of one machine share what it has.
+    fn memory(&self) -> u64 {
+        let here = |member: &std::sync::Arc<Member>| if member.hosts.are_loopback() { member.hosts.len() } else { 1 };
+        let share = self.member.as_ref().map_or(1, here).max(1) as u64;
+        self.memory.unwrap_or_else(|| scratch::default_memory() / share)
     }
 }
 
@@ -136,7 +152,10 @@ impl Default for RunOptions {
 /// (external). In each case the epoch at hand is in no table, or is finished by the next run.
 pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<RunReport> {
     let io = io()?;
-    preamble::run(pipeline, options, io.handle())
+    let Some(member) = &options.member else { return preamble::run(pipeline, options, None, io.handle()) };
+    let lead = std::sync::Arc::new(cluster::Lead::gather(member, pipeline, options)?);
+    let result = preamble::run(pipeline, options, Some(&lead), io.handle());
+    cluster::end(lead, result)
 }
 
 /// What a dry run finds.

@@ -11,6 +11,7 @@ use super::backlog::{Backlog, Found};
 use super::checkpoint::{Checkpoints, DAMAGED};
 use super::clean::clean;
 use super::clock::RunClock;
+use super::cluster::{Lead, Opening};
 use super::definitions::{keep_kind, recompute, refuse, start, table_of};
 use super::follow::{Follow, Look};
 use super::grow::SCHEMA_GREW;
@@ -20,19 +21,25 @@ use super::outside::LakeOutside;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
-use super::scratch::{Scratch, default_memory};
+use super::scratch::Scratch;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe, held_elsewhere};
 use super::worker::Workers;
 use super::{FlowChanges, RunOptions};
-use crate::dataflow::{Start, TableId};
+use crate::dataflow::{Start, TableId, UNUSABLE};
 use crate::error::{Error, Result};
 use crate::lake::{Abort, EpochLog, History, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
 
 /// Runs everything that is new, or what the options select, and goes on if they say so.
-pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Result<RunReport> {
+/// `lead` are the other processes of a run, if there are any.
+pub(super) fn run(
+    pipeline: &Pipeline,
+    options: &RunOptions,
+    lead: Option<&Arc<Lead>>,
+    io: &Handle,
+) -> Result<RunReport> {
     let say = |line: &str| {
         if let Some(progress) = &options.progress {
             progress(line);
@@ -61,7 +68,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
     let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
     let mut session =
-        Session { pipeline, options: options.clone(), io, lake, lock: Arc::new(lock), total: None, say: &say };
+        Session { pipeline, options: options.clone(), lead, io, lake, lock: Arc::new(lock), total: None, say: &say };
     if history.open.is_some() && selective {
         // What an earlier run left open is of another kind: it is finished first, by itself.
         session.run(begun.take(), true)?;
@@ -93,6 +100,7 @@ pub(super) fn run(pipeline: &Pipeline, options: &RunOptions, io: &Handle) -> Res
 struct Session<'a> {
     pipeline: &'a Pipeline,
     options: RunOptions,
+    lead: Option<&'a Arc<Lead>>,
     io: &'a Handle,
     lake: Lake,
     lock: Arc<RunLock>,
@@ -134,8 +142,8 @@ impl Session<'_> {
         };
         let generation = self.lock.generation;
         // The run that began the epoch may be at a commit still, or wake up to one: what the tables hold of it is known only
-        // when it is shut out.
-        let fenced = self.lock.took_over || history.open.is_some();
+        // when it is shut out. So may a process of a run that lost it and ended.
+        let fenced = self.lock.took_over || history.open.is_some() || self.lead.is_some();
         let open = |ready: &Ready, history: &History| -> Result<Tables> {
             let mut tables =
                 Tables::open(&ready.plan, lake, history, (&ready.intent, &ready.start.compare), generation, io)?;
@@ -189,13 +197,29 @@ impl Session<'_> {
         let (events_out, events) = bounded(256);
         let (commits_out, commits) = bounded(256);
         let mut checkpoints = Checkpoints::new(self.pipeline, lake)?;
-        let memory = options.memory.unwrap_or_else(default_memory);
+        let memory = options.memory();
         let scratch = Arc::new(Scratch::new(memory, options.scratch.clone().unwrap_or_else(|| lake.scratch())));
-        let (base, state) = checkpoints.find(&plan, &start, &history, (io, scratch.folder()), self.say).unzip();
-        let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
+        let (mut base, state) = checkpoints.find(&plan, &start, &history, (io, scratch.folder()), self.say).unzip();
+        // What replaces a table, and what leaves some out, is told by rows that only this process sees.
+        let alone = !intent.replaced.is_empty() || options.selection.is_selective();
+        let homes = self.lead.map(|lead| lead.homes(&plan, alone)).unwrap_or_default();
         let shelf: Arc<dyn Shelf> = Arc::<Scratch>::clone(&scratch);
-        let start = Start { state: state.map(Arc::new), shelf: Some(shelf), ..start };
-        let mut workers = Workers::start(&plan, &start, options, &events_out)?;
+        let mut start = Start { homes, state: state.map(Arc::new), shelf: Some(shelf), ..start };
+        let renamed = renamed(&options.flows.left(&history), &history)?;
+        let begin = |plan: &Arc<Plan>, start: &Start, checkpoint: Option<u64>| {
+            let opening = Opening { generation, renamed: renamed.clone(), checkpoint };
+            let seat = self.lead.map(|lead| lead.open(plan, start, &opening, &events_out)).transpose()?;
+            Workers::start(plan, start, options, &events_out, seat)
+        };
+        let mut workers = match begin(&plan, &start, base.as_ref().map(|base| base.epoch)) {
+            Err(error) if error.code() == UNUSABLE && base.is_some() => {
+                (self.say)(&format!("the checkpoint cannot be used in all processes: {error}"));
+                (base, start.state) = (None, None);
+                begin(&plan, &start, None)?
+            }
+            begun => begun?,
+        };
+        let report = RunReport { checkpoint: base.as_ref().map(|base| base.epoch), ..report };
         let mut follow = options.continuous.map(|continuous| Follow::new(continuous, Backlog::places(&plan)));
         if let Some(follow) = &mut follow {
             // What is there may still be being written.
@@ -217,6 +241,7 @@ impl Session<'_> {
             lock: Arc::clone(&self.lock),
             io: io.clone(),
             mail: workers.mail(),
+            lead: self.lead.cloned(),
             events,
             committers: BTreeMap::new(),
             tables,
@@ -236,7 +261,7 @@ impl Session<'_> {
         {
             let _ = workers.stop();
             supervisor.events.try_iter().for_each(drop);
-            workers = Workers::start(&supervisor.plan, &supervisor.begin, options, &events_out)?;
+            workers = begin(&supervisor.plan, &supervisor.begin, None)?;
             supervisor.mail = workers.mail();
             outcome = supervisor.hydrate(&view);
         }

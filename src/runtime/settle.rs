@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
+use tokio::runtime::Handle;
+
 use super::audit::Audit;
 use super::commit::{CommitDone, Committer, ToCommitter};
 use super::computed::Computed;
@@ -10,30 +13,85 @@ use super::definitions::{table_key, table_of};
 use super::resume::Resume;
 use super::supervisor::Supervisor;
 use super::tables::changed;
+use crate::cluster::PEER_LOST;
 use crate::dataflow::{Counts, TableId};
 use crate::error::{Error, Result};
-use crate::lake::{Begin, Complete};
-use crate::plan::Feed;
+use crate::lake::{Begin, Complete, Table};
+use crate::plan::{Feed, Plan};
+
+/// Where a table is committed.
+pub(super) enum Keeper {
+    /// Here.
+    Here(Committer),
+    /// In another process of the run.
+    There {
+        /// The process.
+        process: usize,
+        /// Where the table lies in the lake.
+        path: String,
+    },
+}
+
+impl Keeper {
+    /// Where the table lies in the lake.
+    pub(super) fn path(&self) -> &str {
+        match self {
+            Keeper::Here(committer) => &committer.path,
+            Keeper::There { path, .. } => path,
+        }
+    }
+}
+
+/// Starts the committer of a table of the plan.
+pub(super) fn start_committer(
+    plan: &Plan,
+    id: TableId,
+    table: (Table, String),
+    io: &Handle,
+    done: &Sender<CommitDone>,
+) -> Committer {
+    let (TableId::Rows(index) | TableId::Quarantine(index)) = id;
+    let dataset = plan.datasets.get(index);
+    let keeps_epoch = dataset.is_some_and(|d| d.replay_point);
+    let audit = dataset.filter(|_| matches!(id, TableId::Quarantine(_))).and_then(|d| {
+        let changes = changed(d.quarantine.as_ref()?, d);
+        (changes != *table.0.schema()).then(|| Audit::new(&changes, table.0.schema()))
+    });
+    Committer::start(id, table, keeps_epoch, audit, io, done)
+}
 
 impl Supervisor {
-    pub(super) fn start_committers(&mut self) {
+    pub(super) fn start_committers(&mut self) -> Result<()> {
+        let orphans = self.tables.orphans.clone();
         for (id, table) in self.tables.take() {
-            let (TableId::Rows(index) | TableId::Quarantine(index)) = id;
-            let dataset = self.plan.datasets.get(index);
-            let keeps_epoch = dataset.is_some_and(|d| d.replay_point);
-            let audit = dataset.filter(|_| matches!(id, TableId::Quarantine(_))).and_then(|d| {
-                let changes = changed(d.quarantine.as_ref()?, d);
-                (changes != *table.0.schema()).then(|| Audit::new(&changes, table.0.schema()))
-            });
-            self.committers.insert(id, Committer::start(id, table, keeps_epoch, audit, &self.io, &self.commits_out));
+            let process = match &self.lead {
+                Some(lead) if !orphans.contains(&id) => lead.home(&self.begin, id),
+                _ => 0,
+            };
+            let keeper = if process == 0 {
+                Keeper::Here(start_committer(&self.plan, id, table, &self.io, &self.commits_out))
+            } else {
+                Keeper::There { process, path: table.1 }
+            };
+            self.committers.insert(id, keeper);
         }
+        // Nobody here writes to them from now on.
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.adopt(self.commits_out.clone()))
     }
 
     pub(super) fn hand_over(&self, table: TableId, message: ToCommitter) -> Result<()> {
-        match self.committers.get(&table) {
-            Some(committer) if committer.send(message) => Ok(()),
-            Some(_) => Err(Error::internal(format!("the committer of {} has ended", table_key(&self.plan, table)))),
-            None => Err(Error::internal(format!("{} has no committer", table_key(&self.plan, table)))),
+        let ended = || Err(Error::internal(format!("the committer of {} has ended", table_key(&self.plan, table))));
+        match (self.committers.get(&table), &self.lead) {
+            (Some(Keeper::Here(committer)), _) => {
+                if committer.send(message) {
+                    Ok(())
+                } else {
+                    ended()
+                }
+            }
+            (Some(Keeper::There { process, .. }), Some(lead)) => lead.hand_over(*process, table, message),
+            (Some(Keeper::There { .. }), None) => ended(),
+            (None, _) => Err(Error::internal(format!("{} has no committer", table_key(&self.plan, table)))),
         }
     }
 
@@ -81,7 +139,7 @@ impl Supervisor {
                     continue;
                 }
                 if self.compare.contains(&table) {
-                    self.hand_over(table, ToCommitter::Hold(batches))?;
+                    self.hand_over(table, ToCommitter::Hold { epoch, batches })?;
                     continue;
                 }
                 let compare = compare.contains(&table);
@@ -99,6 +157,8 @@ impl Supervisor {
                         self.tables.epochs.insert(table, Some(epoch));
                         self.count_commit(table, committed, version);
                     }
+                    // Nobody tells of the others, then.
+                    Err(error) if error.code() == PEER_LOST => return Err(error),
                     Err(error) => failed.push(error),
                 }
             }

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use tokio::runtime::Handle;
 
 use super::OnEpoch;
 use super::backlog::Backlog;
-use super::checkpoint::{Base, Checkpoints};
+use super::checkpoint::{Base, Checkpoints, DAMAGED};
 use super::clean::clean;
 use super::clock::RunClock;
-use super::commit::{CommitDone, Committer, ToCommitter};
+use super::cluster::{Lead, is_loss};
+use super::commit::{CommitDone, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
 use super::follow::{Follow, Look, Stop};
@@ -23,6 +24,7 @@ use super::names::logged;
 use super::report::RunReport;
 use super::resume::Resume;
 use super::scratch::Scratch;
+use super::settle::Keeper;
 use super::tables::Tables;
 use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
@@ -52,8 +54,10 @@ pub(super) struct Supervisor {
     pub(super) lock: Arc<RunLock>,
     pub(super) io: Handle,
     pub(super) mail: Mail,
+    /// The other processes, if there are any.
+    pub(super) lead: Option<Arc<Lead>>,
     pub(super) events: Receiver<FromWorker>,
-    pub(super) committers: BTreeMap<TableId, Committer>,
+    pub(super) committers: BTreeMap<TableId, Keeper>,
     pub(super) tables: Tables,
     pub(super) commits_out: Sender<CommitDone>,
     pub(super) commits: Receiver<CommitDone>,
@@ -112,7 +116,7 @@ impl Supervisor {
             if !follow.wait(&self.stop, self.clock.until_due()) {
                 break;
             }
-            self.lock.check()?;
+            self.check()?;
             *backlog = follow.look(|look| self.look(look))?;
         }
         self.checkpoint(true, say)?;
@@ -121,6 +125,12 @@ impl Supervisor {
                 .help("what was complete stays; run again for the rest"));
         }
         Ok(())
+    }
+
+    /// Whether the run is still its own, and whole.
+    fn check(&self) -> Result<()> {
+        self.lock.check()?;
+        self.lead.as_ref().map_or(Ok(()), |lead| lead.check())
     }
 
     fn look(&self, look: Look<'_>) -> Result<Backlog> {
@@ -140,11 +150,13 @@ impl Supervisor {
             history.walls.get(&epoch).iter().for_each(|wall| self.mail.wall(at + 1, **wall));
             Ok(())
         };
-        // What is decided now is decided on all that there is.
+        // What is decided now is decided on all that there is; and other processes read their share on their own.
         let begun = self.base.as_ref().map_or(0, |base| base.epoch);
-        let first = if self.begin.undecided.is_empty() { (begun + 1).min(epoch) } else { epoch };
+        let parts = self.begin.undecided.is_empty() && self.lead.is_none();
+        let first = if parts { (begun + 1).min(epoch) } else { epoch };
         let mut pace = Pace::steps(first..=epoch, self.scratch.epoch(), &mut end);
-        let rows = hydrate(&self.plan, &self.begin, history, tables, base, (&self.mail, &mut pace), &self.io)?;
+        let to = (&self.mail, self.lead.as_deref(), &mut pace);
+        let rows = hydrate(&self.plan, &self.begin, history, tables, base, to, &self.io)?;
         self.checkpoints.grown(rows);
         self.report.replayed = rows;
         self.end_epoch(epoch)?;
@@ -156,9 +168,9 @@ impl Supervisor {
         if let Some(error) = faults(std::mem::take(&mut computed.faults)) {
             return Err(error.help("rows that were stored before do not fit the definitions of now"));
         }
-        self.start_committers();
+        self.start_committers()?;
         for (table, batches) in computed.changes {
-            self.hand_over(table, ToCommitter::Hold(batches))?;
+            self.hand_over(table, ToCommitter::Hold { epoch, batches })?;
         }
         Ok(())
     }
@@ -181,7 +193,7 @@ impl Supervisor {
             Ok(computed) => self.settle(&open, computed, Some(resume)),
             Err(error) => {
                 // Otherwise the next run looks again at what can be finished.
-                if resume.untouched && error.fault() != Fault::Internal {
+                if resume.untouched && !is_loss(&error) {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -195,7 +207,7 @@ impl Supervisor {
         let Some(dataset) = self.plan.datasets.get(at) else { return Ok(()) };
         for id in [TableId::Rows(at), TableId::Quarantine(at)] {
             let Some(committer) = self.committers.get(&id) else { continue };
-            let Some(table) = self.io.block_on(Table::open(&self.lake, &committer.path))? else { continue };
+            let Some(table) = self.io.block_on(Table::open(&self.lake, committer.path()))? else { continue };
             let before = self.versions.insert(table_key(&self.plan, id), table.version());
             let before = before.filter(|_| retracts || !self.begin.rejudge.contains(&at));
             // Nothing of a table that is read again is here but what came with the epoch.
@@ -215,7 +227,7 @@ impl Supervisor {
 
     /// Cuts an epoch and sees it through. `last` says that none follows, as far as can be seen.
     fn epoch(&mut self, share: BTreeMap<usize, Position>, last: bool, say: &dyn Fn(&str)) -> Result<()> {
-        self.lock.check()?;
+        self.check()?;
         let epoch = self.log.history().next.max(1);
         let wall = self.clock.next()?;
         let source = |index: &usize| self.plan.sources.get(*index);
@@ -246,8 +258,8 @@ impl Supervisor {
                 self.settle(&begin, computed, None)
             }
             Err(error) => {
-                // A bug of ours says nothing about the input: the epoch stays open and is tried again.
-                if error.fault() != Fault::Internal {
+                // A bug of ours, or a process that is lost, says nothing about the input: the epoch stays open and is tried again.
+                if !is_loss(&error) {
                     self.abort(epoch, error.to_string())?;
                 }
                 Err(error)
@@ -262,19 +274,42 @@ impl Supervisor {
     /// Reads and computes an epoch. Nothing is stored yet.
     fn compute(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
         // Whatever else went wrong on state that is damaged went wrong because of that.
-        self.attempt(epoch, wall_micros, share).or_else(|error| self.sound().and(Err(error)))
+        self.attempt(epoch, wall_micros, share).or_else(|error| {
+            self.sound()?;
+            if error.code() == DAMAGED {
+                // Another process has found out.
+                self.checkpoints.discard(&self.io);
+            }
+            Err(error)
+        })
     }
 
     fn attempt(&mut self, epoch: u64, wall_micros: i64, share: &BTreeMap<usize, Position>) -> Result<Computed> {
         self.mail.wall(epoch, wall_micros);
-        let (done_out, done) = bounded(share.len().max(1));
-        for (index, position) in share {
+        let (done_out, done) = unbounded();
+        let parts: Vec<(usize, usize, Position)> = match &self.lead {
+            None => share.iter().map(|(index, position)| (*index, 0, position.clone())).collect(),
+            Some(lead) => {
+                lead.hear_reads(done_out.clone());
+                let deal = |(index, position): (&usize, &Position)| {
+                    let index = *index;
+                    let dealt = lead.deal(&self.plan, index, position);
+                    dealt.into_iter().map(move |(process, part)| (index, process, part))
+                };
+                share.iter().flat_map(deal).collect()
+            }
+        };
+        for (index, process, position) in &parts {
             let Some(source) = self.plan.sources.get(*index) else { continue };
+            if let Some(lead) = self.lead.as_ref().filter(|_| *process > 0) {
+                lead.read(&self.plan, *process, *index, position, (epoch, wall_micros))?;
+                continue;
+            }
             // A source that is read from its beginning is no difference to what is stored.
             let follows = source.kind.retracts() && !self.intent.forgotten.contains(index);
             let stored = match keeper(&self.plan, *index).filter(|_| follows) {
                 Some(at) => match self.committers.get(&TableId::Rows(at)) {
-                    Some(committer) => self.io.block_on(Table::open(&self.lake, &committer.path))?.map(Arc::new),
+                    Some(committer) => self.io.block_on(Table::open(&self.lake, committer.path()))?.map(Arc::new),
                     None => None,
                 },
                 None => None,
@@ -290,14 +325,14 @@ impl Supervisor {
                 stored,
                 walls: Arc::new(walls),
                 io: self.io.clone(),
-                mail: self.mail.clone(),
+                mail: self.mail.here(),
             }
             .start(done_out.clone());
         }
         drop(done_out);
         let mut computed = Computed::default();
         // Workers hand over results while sources are still being read, so both are heard.
-        let mut reading = share.len();
+        let mut reading = parts.len();
         while reading > 0 {
             select! {
                 recv(done) -> read => {

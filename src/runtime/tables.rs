@@ -86,6 +86,54 @@ pub(super) fn layout(dataset: &DatasetPlan, table: TableId) -> Layout {
     }
 }
 
+/// What becomes of columns that are gone from a definition, unless the table is replaced.
+fn evolution(dataset: &DatasetPlan, table: TableId, compare: &BTreeSet<TableId>) -> Evolution {
+    if compare.contains(&table) && !dataset.replay_point { Evolution::Follow } else { Evolution::Keep }
+}
+
+/// A table for rows of `schema`.
+fn spec(
+    (plan, dataset, id): (&Plan, &DatasetPlan, TableId),
+    schema: &SchemaRef,
+    path: String,
+    (generation, evolution): (u64, Evolution),
+) -> TableSpec {
+    let comment = match id {
+        TableId::Rows(_) => dataset.comment.clone(),
+        TableId::Quarantine(_) => Some(format!("Rows that violate expectations of {}", dataset.name)),
+    };
+    TableSpec {
+        comment,
+        properties: dataset.properties.clone(),
+        generation,
+        evolution,
+        layout: layout(dataset, id),
+        ..TableSpec::new(table_key(plan, id), path, stored(schema, dataset, id))
+    }
+}
+
+/// Opens the tables of one dataset that another process of the run has made and leaves to this one.
+pub(super) fn adopt(
+    plan: &Plan,
+    lake: &Lake,
+    index: usize,
+    compare: &BTreeSet<TableId>,
+    generation: u64,
+    io: &Handle,
+) -> Result<Vec<(TableId, (Table, String))>> {
+    let Some(dataset) = plan.datasets.get(index) else { return Ok(Vec::new()) };
+    let wanted =
+        [(TableId::Rows(index), Some(&dataset.schema)), (TableId::Quarantine(index), dataset.quarantine.as_ref())];
+    let mut tables = Vec::new();
+    for (id, schema) in wanted {
+        let Some(schema) = schema else { continue };
+        let path = path(lake, dataset, id);
+        let spec = spec((plan, dataset, id), schema, path.clone(), (generation, evolution(dataset, id, compare)));
+        tables.push((id, (io.block_on(Table::open_or_create(lake, spec))?, path)));
+    }
+    Ok(tables)
+}
+
 impl Tables {
     /// Opens every table of the plan, and makes those that are not there.
     /// Of datasets that take no part only replay points are opened, as they are.
@@ -114,26 +162,12 @@ impl Tables {
                 let path = path(lake, dataset, id);
                 let table = match schema {
                     Some(schema) => {
-                        let comment = match id {
-                            TableId::Rows(_) => dataset.comment.clone(),
-                            TableId::Quarantine(_) => {
-                                Some(format!("Rows that violate expectations of {}", dataset.name))
-                            }
+                        let evolution = if intent.replaced.contains(&index) {
+                            Evolution::Replace
+                        } else {
+                            evolution(dataset, id, compare)
                         };
-                        let spec = TableSpec {
-                            comment,
-                            properties: dataset.properties.clone(),
-                            generation,
-                            evolution: if intent.replaced.contains(&index) {
-                                Evolution::Replace
-                            } else if compare.contains(&id) && !dataset.replay_point {
-                                Evolution::Follow
-                            } else {
-                                Evolution::Keep
-                            },
-                            layout: layout(dataset, id),
-                            ..TableSpec::new(table_key(plan, id), path.clone(), stored(schema, dataset, id))
-                        };
+                        let spec = spec((plan, dataset, id), schema, path.clone(), (generation, evolution));
                         match io.block_on(Table::open_or_create(lake, spec)) {
                             Ok(table) => Some(table),
                             Err(error) if error.fault() == Fault::User => {

@@ -113,7 +113,7 @@ pub fn verify(pipeline: &Pipeline, options: &RunOptions) -> Result<VerifyReport>
     };
     subjects.check_epochs(&history, io)?;
     let (events_out, events) = bounded(256);
-    let workers = Workers::start(&plan, &everything, options, &events_out)?;
+    let workers = Workers::start(&plan, &everything, options, &events_out, None)?;
     let mut computed = Computed::default();
     let outcome = subjects.recompute(&everything, &history, &workers, io).and_then(|()| {
         let mail = workers.mail();
@@ -215,7 +215,7 @@ impl<'a> Subjects<'a> {
         for subject in self.all.values_mut().filter(|s| s.dataset.replay_point) {
             let Some(table) = &subject.table else { continue };
             let columns = Some(vec![EPOCH_COLUMN.to_owned()]);
-            let mut rows = io.block_on(table.scan_with(Scan { columns, version: subject.version }))?;
+            let mut rows = io.block_on(table.scan_with(Scan { columns, version: subject.version, share: None }))?;
             let mut unknown: BTreeMap<Option<i64>, u64> = BTreeMap::new();
             while let Some(batch) = io.block_on(rows.next()) {
                 let batch = batch?;
@@ -238,7 +238,7 @@ impl<'a> Subjects<'a> {
     fn recompute(&self, start: &Start, history: &History, workers: &Workers, io: &Handle) -> Result<()> {
         let table = |id| self.all.get(&id).filter(|s| s.comparable).and_then(|s| s.table.as_ref());
         let mut pace = Pace::at_once(start.hydrated);
-        hydrate(self.plan, start, history, table, None, (&workers.mail(), &mut pace), io).map(drop)
+        hydrate(self.plan, start, history, table, None, (&workers.mail(), None, &mut pace), io).map(drop)
     }
 
     fn blame(&mut self, fault: crate::dataflow::RowFault) {
@@ -279,7 +279,7 @@ impl Subject<'_> {
             }
         }
         if let Some(table) = &self.table {
-            let mut rows = io.block_on(table.scan_with(Scan { columns: None, version: self.version }))?;
+            let mut rows = io.block_on(table.scan_with(Scan { version: self.version, ..Scan::default() }))?;
             while let Some(batch) = io.block_on(rows.next()) {
                 let mut batch = batch?;
                 if quarantine {

@@ -12,15 +12,20 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
 use silverflow_operators::{Epoch, Snapshot};
 use timely::WorkerConfig;
+use timely::communication::allocator::AllocatorBuilder;
 use timely::communication::{Config as Communication, WorkerGuards};
+use timely::execute::execute_from;
 use timely::logging::{TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
 use super::RunOptions;
+use crate::cluster::{PEER_LOST, Pulse};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, Tally, build};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
+/// What panics of timely's communication say.
+pub const COMMUNICATION: [&str; 2] = ["timely communication error:", "MergeQueue poisoned"];
 /// Messages that wait in a worker's mailbox at most.
 const MAILBOX: usize = 64;
 /// A worker with nothing to do looks around this often.
@@ -64,14 +69,48 @@ pub enum FromWorker {
     NotBuilt(Error),
     /// An operator panicked.
     Panicked(String),
+    /// Another process is gone, or says that it cannot go on.
+    Lost(Error),
 }
 
-/// The workers of a run.
+/// The workers of a run in this process.
 pub struct Workers {
-    mailboxes: Vec<Sender<ToWorker>>,
-    threads: Arc<Mutex<Vec<Thread>>>,
+    mail: Mail,
     stop: Arc<AtomicBool>,
     guards: Option<WorkerGuards<()>>,
+    network: Option<Box<dyn Network>>,
+}
+
+/// How workers are connected with those of other processes.
+pub trait Network: Send {
+    /// Ends the exchange in good order, once the workers here have ended.
+    fn end(self: Box<Self>) -> Result<()>;
+
+    /// Says that the workers here are about to end, and waits for nobody.
+    fn ending(&mut self);
+
+    /// Breaks the exchange off, so that nobody here or there waits for it.
+    fn abort(self: Box<Self>);
+}
+
+/// A place among the workers of several processes.
+pub struct Seat {
+    /// Number of the first worker here.
+    pub first: usize,
+    /// What connects them.
+    pub network: Box<dyn Network>,
+    /// Their communication.
+    pub builders: Vec<AllocatorBuilder>,
+    /// Takes messages for workers of other processes; `None` where nobody here tells them anything.
+    pub others: Option<Arc<dyn Post>>,
+    /// Workers of all processes.
+    pub workers: usize,
+}
+
+/// Carries messages to workers of other processes.
+pub trait Post: Send + Sync {
+    /// Hands a message over. False once the worker cannot be reached any more.
+    fn deliver(&self, worker: usize, message: ToWorker) -> bool;
 }
 
 /// Sends to workers and wakes them. Cheap to clone.
@@ -79,39 +118,51 @@ pub struct Workers {
 pub struct Mail {
     mailboxes: Vec<Sender<ToWorker>>,
     threads: Arc<Mutex<Vec<Thread>>>,
+    /// Number of the first worker that is here, and of all there are.
+    first: usize,
+    workers: usize,
+    others: Option<Arc<dyn Post>>,
 }
 
 impl Mail {
     /// Sends a message to one worker, waiting while its mailbox is full. False once the worker has ended.
     pub fn send(&self, worker: usize, message: ToWorker) -> bool {
-        let sent = match self.mailboxes.get(worker % self.mailboxes.len().max(1)) {
-            Some(mailbox) => mailbox.send(message).is_ok(),
-            None => false,
+        let worker = worker % self.workers.max(1);
+        let sent = match (worker.checked_sub(self.first).and_then(|at| self.mailboxes.get(at)), &self.others) {
+            (Some(mailbox), _) => mailbox.send(message).is_ok(),
+            (None, Some(others)) => return others.deliver(worker, message),
+            (None, None) => false,
         };
         self.wake();
         sent
     }
 
+    /// To the workers of this process alone.
+    pub fn here(&self) -> Mail {
+        let (first, workers) = (0, self.mailboxes.len());
+        Mail { mailboxes: self.mailboxes.clone(), threads: Arc::clone(&self.threads), first, workers, others: None }
+    }
+
     /// Tells all workers what the clock shows in an epoch. A worker that has ended is found out by whoever ends the epoch.
     pub fn wall(&self, epoch: Epoch, wall: i64) {
-        for worker in 0..self.mailboxes.len() {
+        for worker in 0..self.workers {
             self.send(worker, ToWorker::Wall(epoch, wall));
         }
     }
 
     /// Ends an epoch on all workers.
     pub fn end(&self, epoch: Epoch) -> bool {
-        (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::End(epoch)))
+        (0..self.workers).all(|worker| self.send(worker, ToWorker::End(epoch)))
     }
 
     /// Asks all workers what their operators remember.
     pub fn snapshot(&self) -> bool {
-        (0..self.mailboxes.len()).all(|worker| self.send(worker, ToWorker::Snapshot))
+        (0..self.workers).all(|worker| self.send(worker, ToWorker::Snapshot))
     }
 
     /// How many workers there are.
     pub fn workers(&self) -> usize {
-        self.mailboxes.len()
+        self.workers
     }
 
     fn wake(&self) {
@@ -122,12 +173,14 @@ impl Mail {
 }
 
 impl Workers {
-    /// Starts `options.workers` workers. What they have to say arrives at `events`.
+    /// Starts `options.workers` workers. What they have to say arrives at `events`. With a `seat` they work with those of
+    /// other processes, each of which has as many.
     pub fn start(
         plan: &Arc<Plan>,
         start: &Start,
         options: &RunOptions,
         events: &Sender<FromWorker>,
+        seat: Option<Seat>,
     ) -> Result<Workers> {
         let count = options.workers.max(1);
         let (mut mailboxes, mut receivers) = (Vec::new(), Vec::new());
@@ -146,45 +199,67 @@ impl Workers {
             stop: Arc::clone(&stop),
             threads: Arc::clone(&threads),
             before_epoch: options.before_epoch,
+            pulse: options.member.as_ref().filter(|_| seat.is_some()).map(|member| member.pulse.clone()),
         };
-        let communication = if count == 1 { Communication::Thread } else { Communication::Process(count) };
-        let config = timely::Config { communication, worker: WorkerConfig::default() };
-        let guards = timely::execute(config, move |worker| {
-            let mailbox = receivers.lock().ok().and_then(|mut all| all.get_mut(worker.index()).and_then(Option::take));
+        let first = seat.as_ref().map_or(0, |seat| seat.first);
+        let work = move |worker: &mut Worker| {
+            let at = worker.index().wrapping_sub(first);
+            let mailbox = receivers.lock().ok().and_then(|mut all| all.get_mut(at).and_then(Option::take));
             if let Some(mailbox) = mailbox {
                 shared.work(worker, &mailbox);
             }
-        })
-        .map_err(|e| Error::internal(format!("the workers cannot start: {e}")))?;
-        Ok(Workers { mailboxes, threads, stop, guards: Some(guards) })
+        };
+        let mut mail = Mail { mailboxes, threads, first, workers: count, others: None };
+        let mut network = None;
+        let guards = match seat {
+            None => {
+                let communication = if count == 1 { Communication::Thread } else { Communication::Process(count) };
+                timely::execute(timely::Config { communication, worker: WorkerConfig::default() }, work)
+            }
+            Some(seat) => {
+                (mail.workers, mail.others) = (seat.workers, seat.others);
+                network = Some(seat.network);
+                execute_from(seat.builders, Box::new(()), WorkerConfig::default(), work)
+            }
+        };
+        let guards = guards.map_err(|e| Error::internal(format!("the workers cannot start: {e}")))?;
+        Ok(Workers { mail, stop, guards: Some(guards), network })
     }
 
     /// Where to send.
     pub fn mail(&self) -> Mail {
-        Mail { mailboxes: self.mailboxes.clone(), threads: Arc::clone(&self.threads) }
+        self.mail.clone()
     }
 
     /// Stops all workers and waits for them.
     pub fn stop(mut self) -> Result<()> {
+        if let Some(network) = &mut self.network {
+            network.ending();
+        }
         self.halt();
         let guards = self.guards.take();
         for result in guards.map(WorkerGuards::join).into_iter().flatten() {
-            result.map_err(|e| Error::internal(format!("a worker ended badly: {e}")))?;
+            result.map_err(|e| match &self.network {
+                // Its own panics are caught before.
+                Some(_) => Error::external(PEER_LOST, "the exchange with another process broke off"),
+                None => Error::internal(format!("a worker ended badly: {e}")),
+            })?;
         }
-        Ok(())
+        self.network.take().map_or(Ok(()), Network::end)
     }
 
     fn halt(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Ok(threads) = self.threads.lock() {
-            threads.iter().for_each(Thread::unpark);
-        }
+        self.mail.wake();
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
         self.halt();
+        if let Some(network) = self.network.take() {
+            network.abort();
+        }
         // Dropping the guards without joining them would panic where a worker has.
         if let Some(guards) = self.guards.take() {
             drop(guards.join());
@@ -200,6 +275,8 @@ struct Shared {
     stop: Arc<AtomicBool>,
     threads: Arc<Mutex<Vec<Thread>>>,
     before_epoch: Option<fn(usize, u64)>,
+    /// Where it is told that the worker gets on, if it works with those of other processes.
+    pulse: Option<Pulse>,
 }
 
 impl Shared {
@@ -217,7 +294,12 @@ impl Shared {
                     .cloned()
                     .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
                     .unwrap_or_else(|| "without a message".to_owned());
-                Some(FromWorker::Panicked(message))
+                // That is how timely says that a connection is closed.
+                if self.pulse.is_some() && COMMUNICATION.iter().any(|part| message.contains(part)) {
+                    Some(FromWorker::Lost(Error::external(PEER_LOST, "the exchange with another process broke off")))
+                } else {
+                    Some(FromWorker::Panicked(message))
+                }
             }
         };
         if let Some(end) = end {
@@ -256,7 +338,11 @@ impl Shared {
         let mut ended: VecDeque<Epoch> = VecDeque::new();
         let mut current: Epoch = 0;
         let mut entered: Option<Epoch> = None;
+        let turns = self.pulse.as_ref().map(Pulse::thread);
         while !self.stop.load(Ordering::Relaxed) {
+            if let Some(turns) = &turns {
+                turns.take();
+            }
             let mut idle = true;
             match mailbox.try_recv() {
                 Ok(ToWorker::Rows(inlet, batch)) => {

@@ -53,7 +53,7 @@ pub fn metadata_field() -> Field {
 }
 
 /// What reading a file came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ReadStats {
     /// Rows that were handed out.
     pub rows: u64,

@@ -14,7 +14,7 @@ use crate::support::{Dice, Project, assert_rows, copy_folder, json_rows};
 #[allow(dead_code, unreachable_pub)]
 mod embed;
 
-const EXAMPLE: &str = "examples/step_right";
+pub(crate) const EXAMPLE: &str = "examples/step_right";
 const TABLES: [&str; 14] = [
     "customers_bronze",
     "customers_bronze_quarantine",
@@ -49,19 +49,19 @@ fn timeless(rows: Vec<Value>, landing: &Path) -> Vec<Value> {
     rows.into_iter().map(timeless).collect()
 }
 
-fn contents(project: &Project) -> Vec<(&'static str, Vec<Value>)> {
+pub(crate) fn contents(project: &Project) -> Vec<(&'static str, Vec<Value>)> {
     let landing = project.path("landing");
     TABLES.iter().map(|table| (*table, timeless(project.rows(&format!("SELECT * FROM {table}")), &landing))).collect()
 }
 
-fn assert_same_contents(context: &str, actual: &[(&str, Vec<Value>)], expected: &[(&str, Vec<Value>)]) {
+pub(crate) fn assert_same_contents(context: &str, actual: &[(&str, Vec<Value>)], expected: &[(&str, Vec<Value>)]) {
     for ((name, actual), (_, expected)) in actual.iter().zip(expected) {
         assert_rows(&format!("{context}, {name}"), actual, expected);
     }
 }
 
 /// The example with the feeds still to come.
-fn without_feeds() -> Project {
+pub(crate) fn without_feeds() -> Project {
     let project = Project::copy_of(EXAMPLE);
     for feed in ["customers", "products", "orders", "order_items"] {
         fs::remove_dir_all(project.path("landing").join(feed)).unwrap();
@@ -70,7 +70,7 @@ fn without_feeds() -> Project {
     project
 }
 
-fn land_batch(project: &Project, batch: usize) {
+pub(crate) fn land_batch(project: &Project, batch: usize) {
     let landing = Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLE).join("landing");
     for feed in fs::read_dir(landing).unwrap().map(|feed| feed.unwrap().path()) {
         let file = format!("batch_{batch:03}.json");

@@ -98,30 +98,37 @@ fn compare(context: &str, actual: &[Value], columns: &[String], expected: &[Valu
     difference(&normal(actual), &normal(expected)).map(|d| format!("{context}: {d}"))
 }
 
-/// Runs a project: at once, or with a storage that dies under it now and then, each time with other workers.
-fn run(project: &Project, workers: usize, deaths: &mut Option<Dice>) -> silverflow::error::Result<()> {
-    if let Some(dice) = deaths {
+/// How a project is run.
+enum Means {
+    /// At once.
+    Plain,
+    /// With a storage that dies under it now and then, each time with other workers.
+    Dying(Dice),
+    /// By the real binary, in so many processes.
+    Processes(usize),
+}
+
+fn run(project: &Project, workers: usize, means: &mut Means) -> Result<(), String> {
+    if let Means::Processes(count) = means {
+        return crate::processes::run(project, *count, workers);
+    }
+    if let Means::Dying(dice) = means {
         for _ in 0..2 {
             // Early and late in a run of any length.
             let length = 1 << (6 + dice.below(7));
             let death = Arc::new(Death::at(dice.below(length), dice.once_in(2)));
             let lake = Some(project.watched(death.clone()));
             match project.run_with(&RunOptions { lake, workers: 1 + dice.below(4), ..RunOptions::default() }) {
-                Err(error) if !death.happened() => return Err(error),
+                Err(error) if !death.happened() => return Err(error.to_string()),
                 _ => {}
             }
         }
     }
-    project.run(workers).map(drop)
+    project.run(workers).map(drop).map_err(|e| e.to_string())
 }
 
 /// Runs cases side by side in one pipeline, update by update. Gives what was wrong, or the error that ended it.
-fn run_together(
-    cases: &[&Case],
-    shape: Shape,
-    workers: usize,
-    deaths: &mut Option<Dice>,
-) -> Result<Vec<String>, String> {
+fn run_together(cases: &[&Case], shape: Shape, workers: usize, means: &mut Means) -> Result<Vec<String>, String> {
     let project = Project::new("");
     let mut wrong = Vec::new();
     for update in 0..cases.iter().map(|case| case.runs.len()).max().unwrap_or(0) {
@@ -135,7 +142,7 @@ fn run_together(
             }
         }
         project.define(&sql);
-        run(&project, workers, deaths).map_err(|e| format!("update {update}: {e}"))?;
+        run(&project, workers, means).map_err(|e| format!("update {update}: {e}"))?;
         for case in cases {
             let Some(Run { expect: Expect::Rows { columns, rows }, .. }) = case.runs.get(update) else { continue };
             if columns.is_empty() && rows.is_empty() && update + 1 < case.runs.len() {
@@ -156,19 +163,27 @@ fn run_together(
 /// All plain cases in one shape. They run a few dozen to a pipeline; if a pipeline fails as a whole, each of its
 /// cases is run alone, so that the report names the ones at fault.
 fn check_plain(shape: Shape, workers: usize) {
-    check(shape, workers, &mut None);
+    check(shape, workers, &mut Means::Plain);
 }
 
-fn check(shape: Shape, workers: usize, deaths: &mut Option<Dice>) {
+/// As [`check_plain`], every third case in several processes.
+pub(crate) fn check_in_processes(processes: usize, workers: usize) {
+    check(Shape::OneBatch, workers, &mut Means::Processes(processes));
+}
+
+fn check(shape: Shape, workers: usize, means: &mut Means) {
     let all = cases::all();
-    let plain: Vec<&Case> = all.iter().filter(|case| case.plain()).collect();
+    let mut plain: Vec<&Case> = all.iter().filter(|case| case.plain()).collect();
     assert!(plain.len() > 100, "only {} cases found", plain.len());
+    if let Means::Processes(_) = means {
+        plain = plain.into_iter().step_by(3).collect();
+    }
     let mut wrong = Vec::new();
     for group in plain.chunks(24) {
-        match run_together(group, shape, workers, deaths) {
+        match run_together(group, shape, workers, means) {
             Ok(found) => wrong.extend(found),
             Err(whole) => {
-                let alone = group.iter().map(|case| (case, run_together(&[case], shape, workers, deaths)));
+                let alone = group.iter().map(|case| (case, run_together(&[case], shape, workers, means)));
                 let failed: Vec<String> = alone
                     .flat_map(|(case, outcome)| outcome.unwrap_or_else(|e| vec![format!("{}: {e}", case.name)]))
                     .collect();
@@ -222,7 +237,7 @@ fn shuffled_with_four_workers() {
 
 #[test]
 fn killed_and_resumed_with_other_workers() {
-    check(Shape::AsGiven, 2, &mut Some(Dice::new(1)));
+    check(Shape::AsGiven, 2, &mut Means::Dying(Dice::new(1)));
 }
 
 /// Our code for the reason of a recorded error, where it is not called the same.

@@ -65,7 +65,7 @@ fn files(dice: &mut Dice, file: usize) -> [(&'static str, String, Vec<Value>); 2
     [("orders", format!("{file:04}"), orders), ("products", format!("{file:04}"), products)]
 }
 
-fn land(project: &Project, dice: &mut Dice, file: usize) {
+pub(crate) fn land(project: &Project, dice: &mut Dice, file: usize) {
     for (feed, name, rows) in files(dice, file) {
         if !rows.is_empty() {
             project.land_whole(feed, &name, &rows);

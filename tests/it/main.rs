@@ -27,6 +27,7 @@ mod language;
 mod memory;
 mod oracle;
 mod outside;
+mod processes;
 mod refresh;
 mod runs;
 mod sink;

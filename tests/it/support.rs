@@ -130,6 +130,12 @@ impl Project {
         io().block_on(Lake::open_watched(storage.to_str().unwrap(), faults)).unwrap()
     }
 
+    /// What the epoch log says.
+    pub(crate) fn history(&self) -> History {
+        let storage = self.path("lakehouse");
+        history(&io().block_on(Lake::open(storage.to_str().unwrap())).unwrap()).unwrap()
+    }
+
     /// The newest rows of the table in a folder of the storage, without the epochs in which they arrived.
     pub(crate) fn stored(&self, table: &str) -> Vec<Value> {
         self.try_stored(table).unwrap_or_else(|e| panic!("{table}: {e}"))

@@ -10,13 +10,14 @@ use crossbeam_channel::{Receiver, unbounded};
 use parquet::arrow::ArrowWriter;
 
 use super::feed::{Arrival, item_schema, order_schema};
+use super::processes::Processes;
 use super::{DEFINITIONS, Measured, Settings};
 use crate::error::{Error, Result};
 use crate::pipeline::Pipeline;
 use crate::runtime::{self, Continuous, RunOptions, Stop};
 
 /// Files read and rows committed by an epoch.
-type Done = (u64, u64);
+pub(super) type Done = (u64, u64);
 
 pub(super) fn run(settings: &Settings, feed: &[Arrival], progress: &mut dyn FnMut(u64, u64)) -> Result<Measured> {
     let folder = tempfile::Builder::new().prefix("silverflow-bench-").tempdir().map_err(no_folder)?;
@@ -24,6 +25,11 @@ pub(super) fn run(settings: &Settings, feed: &[Arrival], progress: &mut dyn FnMu
     // Files of the history before, so that the run's first epoch is not measured.
     land(&landing, "orders/first.parquet", &RecordBatch::new_empty(order_schema()))?;
     land(&landing, "items/first.parquet", &RecordBatch::new_empty(item_schema()))?;
+    if settings.processes > 1 {
+        let (tell, told) = unbounded();
+        let _running = Processes::start(settings, folder.path(), &landing, tell)?;
+        return drive(&landing, feed, &told, progress);
+    }
     let pipeline = Pipeline::builder("late orders")
         .storage(folder.path().join("lakehouse").to_string_lossy())
         .configuration("landing", landing.to_string_lossy())

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use silverflow_operators::{Frozen, Sealed, Snapshot};
 
 use self::pen::Pen;
@@ -104,6 +105,53 @@ pub struct Staged {
     fresh: Vec<(Frozen, Run)>,
     sizes: HashMap<String, u64>,
     written: Written,
+}
+
+/// State that another process of the run has made durable: what whoever publishes it has to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    objects: Vec<String>,
+    operators: BTreeMap<String, Operator>,
+    sizes: BTreeMap<String, u64>,
+    bytes: u64,
+    reused: u64,
+}
+
+impl Staged {
+    /// What another process has to know to publish it.
+    pub fn part(&self) -> Part {
+        Part {
+            objects: self.objects.clone(),
+            operators: self.operators.clone(),
+            sizes: self.sizes.iter().map(|(name, size)| (name.clone(), *size)).collect(),
+            bytes: self.written.bytes,
+            reused: self.written.reused,
+        }
+    }
+
+    /// Adds the state of the workers after those whose state is here.
+    pub fn add(&mut self, part: Part) {
+        let mut places: Vec<usize> = Vec::new();
+        for name in part.objects {
+            let known = self.objects.iter().position(|object| *object == name);
+            places.push(known.unwrap_or_else(|| {
+                self.objects.push(name);
+                self.objects.len() - 1
+            }));
+        }
+        let moved = |block: &mut Block| block.object = places.get(block.object).copied().unwrap_or(usize::MAX);
+        for (name, mut operator) in part.operators {
+            for run in operator.shards.iter_mut().flatten().flatten() {
+                moved(&mut run.entries);
+                run.counts.iter_mut().for_each(moved);
+            }
+            let known = Operator { kind: operator.kind, shards: Vec::new() };
+            self.operators.entry(name).or_insert(known).shards.extend(operator.shards);
+        }
+        self.sizes.extend(part.sizes);
+        self.written.bytes += part.bytes;
+        self.written.reused += part.reused;
+    }
 }
 
 /// State that was read from a checkpoint is not what was written. Without checkpoints all is right.
@@ -306,6 +354,28 @@ impl Store {
         Ok(staged.written)
     }
 
+    /// Objects of the checkpoints that are good.
+    pub fn needed(&self) -> BTreeSet<String> {
+        self.good.values().flatten().cloned().collect()
+    }
+
+    /// Another process has published what was staged here, and these are the objects that are there now.
+    pub fn published(&mut self, staged: Staged, needed: &BTreeSet<String>) {
+        for (frozen, run) in staged.fresh {
+            self.remember(frozen.sealed(), &run, frozen.changes(), &staged.objects);
+        }
+        self.sizes.extend(staged.sizes);
+        self.forget_all_but(needed);
+    }
+
+    fn forget_all_but(&mut self, needed: &BTreeSet<String>) {
+        self.known.retain(|_, known| {
+            known.counts.take_if(|counts| !needed.contains(&counts.object));
+            needed.contains(&known.entries.object)
+        });
+        self.sizes.retain(|name, _| needed.contains(name));
+    }
+
     /// Removes all checkpoints: what they share is no good.
     ///
     /// # Errors
@@ -345,11 +415,7 @@ impl Store {
         let gone: Vec<String> = objects.map(|name| self.at(name)).collect();
         self.lake.remove(gone).await?;
         let needed: BTreeSet<String> = needed.into_iter().cloned().collect();
-        self.known.retain(|_, known| {
-            known.counts.take_if(|counts| !needed.contains(&counts.object));
-            needed.contains(&known.entries.object)
-        });
-        self.sizes.retain(|name, _| needed.contains(name));
+        self.forget_all_but(&needed);
         Ok(())
     }
 }
