@@ -3,14 +3,17 @@
     python benches/peers/history.py feed [--rows 100000] [--batches 10] [--rounds 3]
     python benches/peers/history.py late-row [--rows 100000] [--updates 40]
     python benches/peers/history.py restart [--rows 5000000] [--rounds 3]
+    python benches/peers/history.py beyond [--rows 5000000] [--batches 20] [--memory 128]
     python benches/peers/history.py tables [--tables 10] [--updates 40]
 
 `feed`: batches of changes, each read and committed for itself, by processes that start with nothing; Polars merges them.
 `late-row`: a bronze and an SCD type 2 table hold so many changes; a continuous run waits, and files with one late row are
 renamed into the landing folder. Told are the milliseconds from there to the line on standard output that says that the
 epoch is complete, and the bytes that the process gave to write calls until the next row. A hand-written MERGE does the same.
-`restart`: seconds of the whole process of a run that follows one with so many rows, for one new row. `tables`: commits a
-second, with one row for each of so many streaming tables at a time.
+`restart`: seconds of the whole process of a run that follows one with so many rows, for one new row, and the bytes that its
+checkpoint writes. `beyond`: so many rows with room for few of them: seconds, anonymous memory at most (what no file backs,
+looked at every 5 ms), bytes of state in files, and the same with all the memory there is. `tables`: commits a second, with one
+row for each of so many streaming tables at a time.
 """
 
 import argparse
@@ -23,7 +26,7 @@ import tempfile
 import time
 
 import duckdb
-from measured import HISTORY, Project, check, cut, durable, history, late, spread
+from measured import BINARY, HISTORY, Project, check, cut, durable, history, late, spread
 
 # The peer is a process too, so that both pay for their start.
 POLARS = """
@@ -135,12 +138,58 @@ def restart(work, rows=5_000_000, rounds=3):
     project = Project(work / "restart", HISTORY.format(format="parquet", files=1000))
     project.land("events/history.parquet", history(rows), "parquet")
     print(f"{rows} changes taken in within {project.run():.1f} s")
-    times = []
+    checkpoints = project.folder / "lakehouse" / "_silverflow" / "checkpoints"
+    sizes = lambda: {file.name: file.stat().st_size for file in checkpoints.iterdir()}
+    first = sum(sizes().values())
+    times, written = [], []
     for number in range(rounds):
         project.land(f"events/late_{number}.parquet", late(rows, number), "parquet")
+        before = sizes()
         times.append(project.run())
+        written.append(sum(size for name, size in sizes().items() if name not in before) / 1024)
     print(f"restart on {rows} changes, with one more: {spread(times, 's')}")
+    print(f"the first checkpoint {first / 1e6:.1f} MB; those after one change more {spread(written, 'KB')}")
     return times
+
+
+def watched(project, *more):
+    """A run: its report, its seconds, and the most anonymous memory that it had, in MB."""
+    command = [BINARY, "run", "--json", "--spec", project.spec, *more]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    most = 0
+    while process.poll() is None:
+        for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                most = max(most, int(line.split()[1]))
+        time.sleep(0.005)
+    seconds = time.perf_counter() - start
+    report = json.loads(process.stdout.read())
+    if process.returncode != 0:
+        sys.exit(f"a run ended with {process.returncode}: {report}")
+    return report, seconds, most / 1024
+
+
+def beyond(work, rows=5_000_000, batches=20, memory=128):
+    """Anonymous memory at most, in MB, with so many MB and with all there is."""
+    con = duckdb.connect()
+    con.execute(f"create table events as {history(rows)}")
+    peaks = []
+    for name, more in (("all the memory", []), (f"--memory {memory}MB", ["--memory", f"{memory}MB"])):
+        project = Project(work / name.replace(" ", ""), HISTORY.format(format="parquet", files=1))
+        for batch in range(batches):
+            path = project.folder / "landing" / "events" / f"batch_{batch:03d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            con.execute(f"copy (select * from events where rowid % {batches} = {batch}) to '{path}'")
+        report, seconds, most = watched(project, *more)
+        print(f"{rows} changes, {name}: {seconds:.1f} s, {most:.0f} MB, {report['spilled_bytes'] / 1e6:.0f} MB to files")
+        peaks.append(most)
+        project.land("events/late.parquet", late(rows, 0), "parquet")
+        report, seconds, most = watched(project, *more)
+        print(f"  one more: {seconds:.2f} s, {most:.0f} MB")
+        check(con, project, f"select *, 0 as rank from events union all select *, 1 from ({late(rows, 0)})")
+        shutil.rmtree(project.folder)
+    return peaks
 
 
 def tables(work, count=10, updates=40):
@@ -168,8 +217,8 @@ def tables(work, count=10, updates=40):
 
 def main():
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("what", choices=["feed", "late-row", "restart", "tables"])
-    for name in ("rows", "batches", "rounds", "updates", "tables"):
+    arguments.add_argument("what", choices=["feed", "late-row", "restart", "beyond", "tables"])
+    for name in ("rows", "batches", "rounds", "updates", "memory", "tables"):
         arguments.add_argument(f"--{name}", type=int)
     arguments = vars(arguments.parse_args())
     what = arguments.pop("what")
@@ -181,7 +230,7 @@ def main():
             late_row(work, **given)
             merged_row(work, **{name: value for name, value in given.items() if name == "rows"})
         else:
-            {"feed": feed, "restart": restart, "tables": tables}[what](work, **given)
+            {"feed": feed, "restart": restart, "beyond": beyond, "tables": tables}[what](work, **given)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

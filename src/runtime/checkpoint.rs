@@ -333,7 +333,8 @@ impl Supervisor {
                 operators: BTreeMap::new(),
             });
         }
-        if ending {
+        // What was staged in vain would wait for ever.
+        if ending || last.is_some_and(|epoch| self.checkpoints.is_staged(epoch)) {
             missed(self.checkpoints.settle(true));
         }
         Ok(())

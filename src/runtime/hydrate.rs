@@ -1,10 +1,13 @@
 //! Hydration: what replay points hold goes back into the dataflow, as of the last complete epoch.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{StreamExt, TryStreamExt};
+use silverflow_operators::Epoch;
 use tokio::runtime::Handle;
 
 use super::audit::present;
@@ -18,6 +21,44 @@ use crate::error::{Error, Result};
 use crate::lake::types::conform;
 use crate::lake::{History, Lake, Scan, Table};
 use crate::plan::Plan;
+
+/// The epochs in which rows are read back, one after the other as they fill up. All are past, so that it does not show.
+pub struct Pace<'a> {
+    epoch: Epoch,
+    last: Epoch,
+    /// Bytes of rows after which the next one begins, and what is left of them.
+    room: u64,
+    left: u64,
+    /// Sees an epoch through that has no further rows.
+    end: Option<&'a mut dyn FnMut(Epoch) -> Result<()>>,
+}
+
+impl<'a> Pace<'a> {
+    /// All in one epoch.
+    pub fn at_once(epoch: Epoch) -> Self {
+        Pace { epoch, last: epoch, room: u64::MAX, left: u64::MAX, end: None }
+    }
+
+    /// About `room` bytes an epoch, as far as there are epochs. `end` is called with all but the last that has rows.
+    pub fn steps(epochs: RangeInclusive<Epoch>, room: u64, end: &'a mut dyn FnMut(Epoch) -> Result<()>) -> Self {
+        let (epoch, last) = epochs.into_inner();
+        Pace { epoch, last, room, left: room, end: Some(end) }
+    }
+
+    /// Where the next rows go.
+    fn epoch(&mut self, rows: &RecordBatch) -> Result<Epoch> {
+        if self.left == 0
+            && self.epoch < self.last
+            && let Some(end) = &mut self.end
+        {
+            end(self.epoch)?;
+            self.epoch += 1;
+            self.left = self.room;
+        }
+        self.left = self.left.saturating_sub(rows.get_array_memory_size() as u64);
+        Ok(self.epoch)
+    }
+}
 
 /// Reads the part of a table that is this process's, for the process that leads.
 pub fn hydrate_share(
@@ -36,11 +77,11 @@ pub fn hydrate_share(
         return Err(Error::external("TABLE_NOT_READABLE", format!("there is no table {}", table_key(plan, id)))
             .help("all processes need the same storage"));
     };
-    let hydration = Hydration { table: &table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
-    hydration.send(walls, mail, io)
+    let hydration = Hydration { table: &table, rows, inlet, schema, wall: dataset.wall };
+    hydration.send(walls, mail, &mut Pace::at_once(start.hydrated), io)
 }
 
-/// Sends what the replay points held at the end of the last complete epoch, as rows of the epoch of `start`. Tables that are
+/// Sends what the replay points held at the end of the last complete epoch, as rows of the epochs of `pace`. Tables that are
 /// not there are passed over. With `base`, the tables' versions at a checkpoint that the operators have begun with, only
 /// what has changed since. Tables that are read whole are
 /// read by all processes that `lead` leads, a part each. Says how many rows that were.
@@ -50,7 +91,7 @@ pub fn hydrate<'t>(
     history: &History,
     table: impl Fn(TableId) -> Option<&'t Table>,
     base: Option<&BTreeMap<String, i64>>,
-    (mail, lead): (&Mail, Option<&Lead>),
+    (mail, lead, pace): (&Mail, Option<&Lead>, &mut Pace<'_>),
     io: &Handle,
 ) -> Result<u64> {
     let mut sent = 0;
@@ -59,7 +100,7 @@ pub fn hydrate<'t>(
         return Ok(sent);
     }
     if let Some(wall) = history.walls.get(&start.hydrated) {
-        mail.wall(start.hydrated, *wall);
+        mail.wall(pace.epoch, *wall);
     }
     for (index, dataset) in plan.datasets.iter().enumerate().filter(|(_, d)| d.replay_point) {
         for id in [TableId::Rows(index), TableId::Quarantine(index)] {
@@ -76,8 +117,8 @@ pub fn hydrate<'t>(
                 (None, None) => (Rows::At(version), mail.clone()),
                 (None, Some(others)) => (Rows::Share(version, others.begin(id, version)?), mail.here()),
             };
-            let hydration = Hydration { table, rows, inlet, epoch: start.hydrated, schema, wall: dataset.wall };
-            sent += hydration.send(&history.walls, &mail, io)?;
+            let hydration = Hydration { table, rows, inlet, schema, wall: dataset.wall };
+            sent += hydration.send(&history.walls, &mail, pace, io)?;
         }
     }
     Ok(sent + elsewhere.map_or(Ok(0), Elsewhere::end)?)
@@ -116,8 +157,6 @@ pub struct Hydration<'a> {
     pub rows: Rows,
     /// Where they go.
     pub inlet: Inlet,
-    /// The epoch in which they enter.
-    pub epoch: u64,
     /// Columns on the inlet's edge, without the wall.
     pub schema: SchemaRef,
     /// The edge carries the wall.
@@ -126,7 +165,7 @@ pub struct Hydration<'a> {
 
 impl Hydration<'_> {
     /// Sends the rows.
-    pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, io: &Handle) -> Result<u64> {
+    pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, pace: &mut Pace<'_>, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
         let mut rows = match self.rows {
             Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
@@ -157,7 +196,7 @@ impl Hydration<'_> {
                 sent += part.num_rows() as u64;
                 next += 1;
                 let diffs = (diff != 1).then(|| vec![diff; part.num_rows()].into());
-                let batch = Batch { epoch: self.epoch, arrived, rows: part, diffs, pairs: false };
+                let batch = Batch { epoch: pace.epoch(&part)?, arrived, rows: part, diffs, pairs: false };
                 if !mail.send(next, ToWorker::Rows(self.inlet, batch)) {
                     return Err(Error::internal("the workers have ended"));
                 }

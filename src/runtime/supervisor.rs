@@ -16,7 +16,7 @@ use super::commit::{CommitDone, ToCommitter};
 use super::computed::{Computed, faults};
 use super::definitions::{keeper, table_key};
 use super::follow::{Follow, Look, Stop};
-use super::hydrate::{Hydration, Rows, hydrate, way_in};
+use super::hydrate::{Hydration, Pace, Rows, hydrate, way_in};
 use super::ingress::{Ingress, Read};
 use super::intent::Intent;
 use super::lock::RunLock;
@@ -143,12 +143,24 @@ impl Supervisor {
         let epoch = self.begin.hydrated;
         let base = self.base.as_ref().map(|base| &base.versions);
         let tables = |table| self.tables.get(table);
-        let rows =
-            hydrate(&self.plan, &self.begin, history, tables, base, (&self.mail, self.lead.as_deref()), &self.io)?;
+        let mut computed = Computed::default();
+        let mut end = |at: u64| {
+            self.end_epoch(at)?;
+            computed.collect(&self.events, self.mail.workers(), at)?;
+            history.walls.get(&epoch).iter().for_each(|wall| self.mail.wall(at + 1, **wall));
+            Ok(())
+        };
+        // What is decided now is decided on all that there is; and other processes read their share on their own.
+        let begun = self.base.as_ref().map_or(0, |base| base.epoch);
+        let parts = self.begin.undecided.is_empty() && self.lead.is_none();
+        let first = if parts { (begun + 1).min(epoch) } else { epoch };
+        let mut pace = Pace::steps(first..=epoch, self.scratch.epoch(), &mut end);
+        let to = (&self.mail, self.lead.as_deref(), &mut pace);
+        let rows = hydrate(&self.plan, &self.begin, history, tables, base, to, &self.io)?;
         self.checkpoints.grown(rows);
         self.report.replayed = rows;
         self.end_epoch(epoch)?;
-        let mut computed = self.collect(epoch, Computed::default())?;
+        let mut computed = self.collect(epoch, computed)?;
         self.sound()?;
         if let Some(state) = self.begin.state.take() {
             state.release();
@@ -205,11 +217,10 @@ impl Supervisor {
                 table: &table,
                 rows: before.map_or(Rows::Arrived(epoch), |from| Rows::Between(from, table.version())),
                 inlet,
-                epoch,
                 schema,
                 wall: dataset.wall,
             };
-            hydration.send(&self.walls, &self.mail, &self.io)?;
+            hydration.send(&self.walls, &self.mail, &mut Pace::at_once(epoch), &self.io)?;
         }
         Ok(())
     }

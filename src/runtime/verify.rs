@@ -15,7 +15,7 @@ use super::audit::present;
 use super::columns::to_stored;
 use super::computed::Computed;
 use super::definitions::{start, table_key};
-use super::hydrate::hydrate;
+use super::hydrate::{Pace, hydrate};
 use super::outside::LakeOutside;
 use super::tables::{changed, path};
 use super::worker::Workers;
@@ -237,7 +237,8 @@ impl<'a> Subjects<'a> {
     /// Lets the dataflow compute what every table should hold.
     fn recompute(&self, start: &Start, history: &History, workers: &Workers, io: &Handle) -> Result<()> {
         let table = |id| self.all.get(&id).filter(|s| s.comparable).and_then(|s| s.table.as_ref());
-        hydrate(self.plan, start, history, table, None, (&workers.mail(), None), io).map(drop)
+        let mut pace = Pace::at_once(start.hydrated);
+        hydrate(self.plan, start, history, table, None, (&workers.mail(), None, &mut pace), io).map(drop)
     }
 
     fn blame(&mut self, fault: crate::dataflow::RowFault) {

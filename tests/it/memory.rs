@@ -92,6 +92,15 @@ fn state_several_times_the_memory_gives_the_same_tables() {
         run(&plain, RunOptions { workers, ..RunOptions::default() }).0.unwrap();
         assert_same(&format!("on {workers} workers"), &small, &plain);
     }
+    // Without checkpoints everything is read back, a part at a time.
+    fs::remove_dir_all(small.path("lakehouse/_silverflow/checkpoints")).unwrap();
+    land("facts", "last", facts(&mut dice, 100, 6_000));
+    let (report, lines) = run(&small, RunOptions { memory, workers: 2, ..RunOptions::default() });
+    let report = report.unwrap();
+    assert!(report.checkpoint.is_none() && report.replayed > 16_000, "{lines:?}");
+    assert!(report.spilled_bytes > 5 * MEMORY, "{} bytes in files", report.spilled_bytes);
+    run(&plain, RunOptions::default()).0.unwrap();
+    assert_same("read back", &small, &plain);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::stored::Stored;
 /// Places in a file are multiples of this, so that no two columns share a page.
 const ALIGNMENT: usize = 1 << 12;
 /// Bytes that wait in memory before they are written.
-pub(super) const BUFFER: usize = if cfg!(test) { 1 << 8 } else { 1 << 20 };
+pub(super) const BUFFER: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
 
 /// One of the byte strings of which a segment consists.
 #[derive(Debug, Default)]
