@@ -13,6 +13,7 @@ use super::draft::{Draft, DraftFlow, Reading, quarantine_schema};
 use super::fingerprint::{fingerprints, retractions};
 use super::lower::{Lowering, View, Views, clock, physical, read_once};
 use super::moments::{Boundary, Live, live};
+use super::push::push_down;
 use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_now, with_wall};
@@ -105,6 +106,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
     fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
     retractions(&mut datasets, &numbering.sources);
+    push_down(&mut numbering.sources, &datasets);
     decided_rows_grow(&datasets, drafts, &numbering)?;
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints, root: PathBuf::new() })
