@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch, RecordBatchOptions, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, make_array};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow::ipc::writer::StreamWriter;
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
@@ -19,7 +19,7 @@ use super::wire::spark::{ExecutePlanResponse, ShowString};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{Defaults, WrittenQuery};
 use crate::pipeline::frame::{Frame, FrameOp, Item};
-use crate::pipeline::{Pipeline, Query, QueryBody};
+use crate::pipeline::{Dataset, Pipeline, Query, QueryBody, Settings};
 use crate::runtime::{describe_resolved, query_resolved};
 
 /// Rows of one batch of an answer.
@@ -36,7 +36,14 @@ pub(super) struct Tables {
 impl Tables {
     /// No tables at all, but settings.
     pub(super) fn none(configuration: BTreeMap<String, String>, root: &Path) -> Tables {
-        Tables { pipeline: Arc::new(Pipeline { configuration, ..Pipeline::default() }), root: root.to_owned() }
+        let Settings { catalog, schema, .. } = Settings::default();
+        let pipeline = Pipeline { configuration, catalog, schema, ..Pipeline::default() };
+        Tables { pipeline: Arc::new(pipeline), root: root.to_owned() }
+    }
+
+    /// What a session can name.
+    pub(super) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.pipeline.datasets.values().filter(|dataset| !dataset.private)
     }
 
     fn written(&self, relation: &[u8]) -> Result<WrittenQuery> {
@@ -68,7 +75,12 @@ impl Tables {
 
     /// Sends the rows of a relation.
     pub(super) fn answer(&self, relation: &[u8], operation: &Operation) -> Result<()> {
-        if let Some(RelType::ShowString(show)) = decode(relation)?.rel_type {
+        let asked = decode(relation)?.rel_type;
+        if let Some(RelType::Catalog(catalog)) = &asked {
+            let batch = super::catalog::answer(self, catalog)?;
+            return send(&batch.schema(), std::slice::from_ref(&batch), operation);
+        }
+        if let Some(RelType::ShowString(show)) = asked {
             let text = self.show(&show)?;
             let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("show_string", DataType::Utf8, false)]));
             let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(StringArray::from(vec![text]))])
@@ -194,7 +206,8 @@ pub(super) fn send(schema: &SchemaRef, batches: &[RecordBatch], operation: &Oper
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         // Whether a column can be null is known only roughly where it is computed.
         let columns = columns.collect::<std::result::Result<Vec<_>, _>>().map_err(wrong)?;
-        let batch = RecordBatch::try_new_with_options(relaxed(schema), columns, &options).map_err(wrong)?;
+        let (columns, fields) = distinct(columns, schema)?;
+        let batch = RecordBatch::try_new_with_options(fields, columns, &options).map_err(wrong)?;
         for start in (0..batch.num_rows()).step_by(ROWS) {
             let part = batch.slice(start, ROWS.min(batch.num_rows() - start));
             let data = encoded(&part)?;
@@ -212,6 +225,63 @@ pub(super) fn send(schema: &SchemaRef, batches: &[RecordBatch], operation: &Oper
         operation.send(ResponseType::ArrowBatch(arrow_batch(0, 0, data)));
     }
     Ok(())
+}
+
+/// The columns as they travel: the fields of one struct have names that differ, for which a client knows the true ones
+/// from the schema that came before.
+fn distinct(columns: Vec<ArrayRef>, schema: &SchemaRef) -> Result<(Vec<ArrayRef>, SchemaRef)> {
+    let schema = relaxed(schema);
+    let names = numbered(&DataType::Struct(schema.fields().clone()));
+    let DataType::Struct(fields) = names else { return Err(Error::internal("columns are no struct")) };
+    let fields: Fields = fields
+        .iter()
+        .zip(schema.fields())
+        .map(|(field, named)| Arc::new(field.as_ref().clone().with_name(named.name())))
+        .collect();
+    let columns = columns.into_iter().zip(&fields).map(|(column, field)| {
+        if column.data_type() == field.data_type() {
+            return Ok(column);
+        }
+        // Names are all that differs, so that the values stay where they are.
+        let data = renamed(&column.to_data(), field.data_type());
+        data.map(make_array).map_err(|e| Error::internal("the names of a struct").caused_by(e))
+    });
+    Ok((columns.collect::<Result<_>>()?, Arc::new(Schema::new(fields))))
+}
+
+/// A type in which no struct has two fields of one name.
+fn numbered(data_type: &DataType) -> DataType {
+    let inner = |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(numbered(field.data_type())));
+    match data_type {
+        DataType::Struct(fields) => {
+            let count = |name: &str| fields.iter().filter(|field| field.name() == name).count();
+            let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+            let fields = fields.iter().map(|field| {
+                let number = seen.entry(field.name()).and_modify(|n| *n += 1).or_insert(0);
+                let named = inner(field);
+                if count(field.name()) > 1 {
+                    Arc::new(named.as_ref().clone().with_name(format!("{}_{number}", field.name())))
+                } else {
+                    named
+                }
+            });
+            DataType::Struct(fields.collect())
+        }
+        DataType::List(item) => DataType::List(inner(item)),
+        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
+        other => other.clone(),
+    }
+}
+
+fn renamed(data: &ArrayData, to: &DataType) -> std::result::Result<ArrayData, arrow::error::ArrowError> {
+    let inner: Vec<&DataType> = match to {
+        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        DataType::List(item) | DataType::Map(item, _) => vec![item.data_type()],
+        _ => Vec::new(),
+    };
+    let children = data.child_data().iter().zip(inner).map(|(child, to)| renamed(child, to));
+    let children = children.collect::<std::result::Result<Vec<_>, _>>()?;
+    data.clone().into_builder().data_type(to.clone()).child_data(children).build()
 }
 
 fn relaxed(schema: &SchemaRef) -> SchemaRef {

@@ -232,7 +232,12 @@ impl Writer {
             }
             ExprType::ExpressionString(text) => format!("({})", text.expression),
             ExprType::UnresolvedStar(star) if star.unparsed_target.is_none() => "*".to_owned(),
-            ExprType::UnresolvedStar(_) => return Err(not_supported("a star inside an expression")),
+            ExprType::UnresolvedStar(star) if star.plan_id.is_none() => {
+                let target = star.unparsed_target.unwrap_or_default();
+                let qualifier = parts(target.strip_suffix(".*").unwrap_or(&target))?;
+                format!("{}.*", qualifier.iter().map(|part| name(part)).collect::<Vec<_>>().join("."))
+            }
+            ExprType::UnresolvedStar(_) => return Err(not_supported("df['*'] inside an expression")),
             ExprType::Alias(alias) => match alias.name.as_slice() {
                 [title] => format!("{} AS {}", self.expr(&alias.expr, depth)?, name(title)),
                 _ => return Err(not_supported("an alias of several names")),
@@ -273,7 +278,14 @@ impl Writer {
             ExprType::Window(window) => self.window(&window, depth)?,
             ExprType::SortOrder(_) => return Err(not_supported("a sort order inside an expression")),
             ExprType::UnresolvedRegex(_) => return Err(not_supported("a column by regular expression (colRegex)")),
-            ExprType::UpdateFields(_) => return Err(not_supported("withField and dropFields")),
+            ExprType::UpdateFields(update) => {
+                let structure = self.expr(&update.struct_expression, depth)?;
+                let value = match update.value_expression.as_slice() {
+                    [] => None,
+                    value => Some(self.expr(value, depth)?),
+                };
+                updated(&structure, &parts(&update.field_name)?, value.as_deref())
+            }
             ExprType::CommonInlineUserDefinedFunction(function) => {
                 return Err(Error::user(
                     "UNSUPPORTED_UDF",
@@ -404,6 +416,21 @@ impl Writer {
                 Ok(format!("{digits} {}", side(value.contains('-'))))
             }
             None => Err(Error::user("INVALID_PLAN_INPUT", "a window frame without a boundary")),
+        }
+    }
+}
+
+/// A struct with a field put in, or left out where there is no value; the field may lie deeper.
+fn updated(structure: &str, path: &[String], value: Option<&str>) -> String {
+    match path {
+        [] => structure.to_owned(),
+        [field] => match value {
+            Some(value) => format!("with_field({structure}, {}, {value})", quoted(field)),
+            None => format!("without_field({structure}, {})", quoted(field)),
+        },
+        [field, deeper @ ..] => {
+            let inner = updated(&format!("({structure})[{}]", quoted(field)), deeper, value);
+            format!("with_field({structure}, {}, {inner})", quoted(field))
         }
     }
 }

@@ -198,6 +198,14 @@ impl Graph {
             Ok(Expectation { name: title, condition, action, span: span.clone() })
         });
         let expectations = expectations.collect::<Result<_>>()?;
+        if more.flag("again") {
+            let full = name.full(&self.defaults).to_string().to_lowercase();
+            let declared = &mut self.declarations.datasets;
+            let known = declared.iter_mut().rev().find(|d| d.name.full(&d.defaults).to_string().to_lowercase() == full);
+            let missing = || Error::user("INVALID_PLAN_INPUT", format!("there is no output {full} to add to"));
+            known.ok_or_else(missing)?.expectations = expectations;
+            return Ok(());
+        }
         if more.flag("auto") {
             self.undecided.push(name.full(&self.defaults).to_string().to_lowercase());
         }

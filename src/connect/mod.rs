@@ -5,6 +5,7 @@
 //! have arrived (`operation`, `session`).
 
 mod answer;
+mod catalog;
 mod execute;
 mod expression;
 mod extension;

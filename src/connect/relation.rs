@@ -334,7 +334,7 @@ impl Reader<'_> {
             Some(schema) if schema.trim_start().starts_with('{') => Some(super::json_schema::parse(schema)?),
             Some(schema) => Some(parse_schema(schema)?),
         };
-        let files = ReadFiles { path: absolute(self.place.root, &path), schema: declared, options };
+        let files = ReadFiles { path: absolute(self.place.root, &path), schema: declared, options, kept: None };
         let relation = self.add(stream, Vec::new(), WrittenSource::Files(files));
         Ok(FrameOp::Read { relation, qualifiers: Vec::new() })
     }
@@ -571,7 +571,7 @@ fn refused(relation: &RelType) -> &'static str {
         RelType::FreqItems(_) => "freqItems",
         RelType::SampleBy(_) => "sampleBy",
         RelType::MlRelation(_) => "machine learning",
-        RelType::Catalog(_) => "this call of spark.catalog",
+        RelType::Catalog(_) => "spark.catalog inside another relation",
         RelType::ShowString(_) | RelType::HtmlString(_) => "show inside another relation",
         RelType::Extension(_) => "an extension of the protocol",
         _ => "this relation",

@@ -10,7 +10,7 @@ use super::ServeOptions;
 use super::execute::{Flow, start, tables, with_room};
 use super::operation::Operation;
 use super::session::{Session, Sessions};
-use super::status::{details, handle};
+use super::status::{details, handle, refused};
 use super::types::{from_schema, schema as arrow_schema};
 use super::wire::spark::analyze_plan_request::Analyze;
 use super::wire::spark::analyze_plan_response::{self as analysed, Result as Analysed};
@@ -227,7 +227,11 @@ impl SparkConnectService for Service {
     }
 
     async fn add_artifacts(&self, _: Request<Streaming<AddArtifactsRequest>>) -> Answer<AddArtifactsResponse> {
-        Err(Status::unimplemented("[NOT_SUPPORTED] files and archives are not taken: data never passes through Python"))
+        Err(refused(
+            &Error::user("NOT_SUPPORTED", "files, archives and tables of Python beyond 64 MiB are not taken").help(
+                "put the modules beside the definitions and the rows into a file; data never passes through Python",
+            ),
+        ))
     }
 
     async fn artifact_status(&self, request: Request<ArtifactStatusesRequest>) -> Answer<ArtifactStatusesResponse> {
@@ -309,11 +313,20 @@ impl SparkConnectService for Service {
         })))
     }
 
-    async fn clone_session(&self, _: Request<CloneSessionRequest>) -> Answer<CloneSessionResponse> {
-        Err(Status::unimplemented("[NOT_SUPPORTED] cloning a session is not supported yet"))
+    async fn clone_session(&self, request: Request<CloneSessionRequest>) -> Answer<CloneSessionResponse> {
+        let request = request.into_inner();
+        let session = self.session(&request.session_id, request.client_observed_server_side_session_id.as_deref())?;
+        let wanted = request.new_session_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        let copy = self.sessions.copy(&session, &wanted)?;
+        Ok(Response::new(CloneSessionResponse {
+            session_id: session.id.clone(),
+            server_side_session_id: session.server.clone(),
+            new_session_id: copy.id.clone(),
+            new_server_side_session_id: copy.server.clone(),
+        }))
     }
 
     async fn get_status(&self, _: Request<GetStatusRequest>) -> Answer<GetStatusResponse> {
-        Err(Status::unimplemented("[NOT_SUPPORTED] asking for the status of operations is not supported yet"))
+        Err(refused(&Error::user("NOT_SUPPORTED", "asking for the status of operations is not supported yet")))
     }
 }

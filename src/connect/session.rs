@@ -207,6 +207,17 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A new session with the settings and the pipeline of another; what it has under way stays its own.
+    pub(super) fn copy(&self, from: &Session, id: &str) -> Result<Arc<Session>, Status> {
+        if lock(&self.open).contains_key(id) {
+            return Err(handle("SESSION_ALREADY_EXISTS", "there is a session of that number"));
+        }
+        let copy = self.open(id)?;
+        *lock(&copy.conf) = from.conf();
+        *lock(&copy.pipeline) = from.pipeline();
+        Ok(copy)
+    }
+
     /// Ends a session.
     pub(super) fn close(&self, id: &str) -> Option<Arc<Session>> {
         lock(&self.open).remove(id)

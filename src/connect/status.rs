@@ -65,6 +65,11 @@ fn plain(code: Code, message: String, info: &rpc::ErrorInfo) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
+/// The error of a call that belongs to no session.
+pub(super) fn refused(error: &Error) -> Status {
+    status(error, &uuid::Uuid::new_v4().to_string())
+}
+
 /// The error of a call on something that is not there.
 pub(super) fn handle(kind: &str, what: &str) -> Status {
     let class = format!("INVALID_HANDLE.{kind}");

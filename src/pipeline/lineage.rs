@@ -10,6 +10,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::check::FAILED_COLUMN;
+use super::frame::{Frame, FrameOp, Item, JoinKind};
 use super::graph::Graph;
 use super::{FlowKind, Pipeline, Query, QueryBody, Relation, RelationSource, TableName};
 
@@ -23,6 +24,9 @@ pub(super) struct Traits {
     /// It is a reading of a clock.
     pub(super) clock: bool,
 }
+
+/// Is called with the condition of each filter, the relations that it filters, and their known columns.
+pub(super) type Found<'a> = dyn FnMut(&Expr, &[&Relation], &Columns) + 'a;
 
 /// Known columns by folded name.
 pub(super) type Columns = BTreeMap<String, Traits>;
@@ -73,18 +77,107 @@ impl Lineage {
         }
     }
 
-    /// Calls back for each SELECT of a query with the relations it reads itself and their known columns.
-    pub(super) fn selects(&self, query: &Query, found: &mut dyn FnMut(&Select, &[&Relation], &Columns)) {
-        if let QueryBody::Sql(ast) = &query.body {
-            self.body(query, &mut Vec::new(), ast, found);
+    /// Calls back for each filter of a query.
+    pub(super) fn filters(&self, query: &Query, found: &mut Found<'_>) {
+        match &query.body {
+            QueryBody::Sql(ast) => drop(self.body(query, &mut Vec::new(), ast, found)),
+            QueryBody::Frame(frame) => drop(self.frame(query, frame, found)),
         }
     }
 
     fn query(&self, query: &Query) -> Columns {
         match &query.body {
             QueryBody::Sql(ast) => self.body(query, &mut Vec::new(), ast, &mut |_, _, _| {}),
-            QueryBody::Frame(_) => Columns::new(),
+            QueryBody::Frame(frame) => self.frame(query, frame, &mut |_, _, _| {}).0,
         }
+    }
+
+    /// Known columns of a frame, and the relations whose rows it has.
+    fn frame<'q>(&self, query: &'q Query, frame: &Frame, found: &mut Found<'_>) -> (Columns, Vec<&'q Relation>) {
+        let mut inputs = frame.inputs().into_iter();
+        let (mut columns, mut relations) = match inputs.next() {
+            Some(input) => self.frame(query, input, found),
+            None => (Columns::new(), Vec::new()),
+        };
+        let other = inputs.next().map(|input| self.frame(query, input, found));
+        let narrow = matches!(&frame.op, FrameOp::Join(join) if matches!(join.kind, JoinKind::Semi | JoinKind::Anti));
+        if let Some((more, others)) = other.filter(|_| !narrow) {
+            merge(&mut columns, more);
+            relations.extend(others);
+        }
+        match &frame.op {
+            FrameOp::Read { relation, .. } => {
+                let read = query.relations.get(*relation);
+                columns = read.map(|relation| self.relation(relation)).unwrap_or_default();
+                relations.extend(read);
+            }
+            FrameOp::Sql(ast) => columns = self.body(query, &mut Vec::new(), ast, found),
+            FrameOp::Filter(_, condition) => {
+                found(condition, &relations, &columns);
+                settle(&mut columns, condition);
+            }
+            FrameOp::Project(_, items) => {
+                let mut output = Columns::new();
+                for item in items {
+                    match item {
+                        Item::Star { .. } => merge(&mut output, columns.clone()),
+                        Item::Expr(expr, name) => {
+                            if let Some(name) =
+                                name.as_ref().map(|name| name.to_lowercase()).or_else(|| column_name(expr))
+                            {
+                                let traits = traits(expr, &columns, &name);
+                                output.insert(name, traits);
+                            }
+                        }
+                        Item::Rows(..) => {}
+                    }
+                }
+                columns = output;
+            }
+            FrameOp::WithColumns(_, added) => {
+                let before = columns.clone();
+                for (name, expr) in added {
+                    let name = name.to_lowercase();
+                    let traits = traits(expr, &before, &name);
+                    columns.insert(name, traits);
+                }
+            }
+            FrameOp::Rename(_, names) => {
+                for (old, new) in names {
+                    if let Some(traits) = columns.remove(&old.to_lowercase()) {
+                        columns.insert(new.to_lowercase(), traits);
+                    }
+                }
+            }
+            FrameOp::Drop(_, names, exprs) => {
+                let gone = names.iter().map(|name| name.to_lowercase()).chain(exprs.iter().filter_map(column_name));
+                gone.for_each(|name| {
+                    columns.remove(&name);
+                });
+            }
+            FrameOp::Conform(_, schema) => {
+                columns.retain(|name, _| schema.fields().iter().any(|field| field.name().to_lowercase() == *name));
+            }
+            FrameOp::Names(_, names) => {
+                columns = names.iter().map(|name| name.to_lowercase()).map(|n| (n.clone(), named(&n))).collect();
+            }
+            FrameOp::Aggregate { .. } | FrameOp::Unpivot { .. } => {
+                columns.clear();
+                relations.clear();
+            }
+            FrameOp::Rows { .. }
+            | FrameOp::Join(_)
+            | FrameOp::Union { .. }
+            | FrameOp::Compare { .. }
+            | FrameOp::Sort(..)
+            | FrameOp::Limit { .. }
+            | FrameOp::Distinct(..)
+            | FrameOp::Alias(..)
+            | FrameOp::FillNull { .. }
+            | FrameOp::DropNull { .. }
+            | FrameOp::Replace { .. } => {}
+        }
+        (columns, relations)
     }
 
     fn body(
@@ -92,7 +185,7 @@ impl Lineage {
         query: &Query,
         ctes: &mut Vec<(String, Columns)>,
         ast: &ast::Query,
-        found: &mut dyn FnMut(&Select, &[&Relation], &Columns),
+        found: &mut Found<'_>,
     ) -> Columns {
         let outer = ctes.len();
         for cte in ast.with.iter().flat_map(|with| &with.cte_tables) {
@@ -104,13 +197,7 @@ impl Lineage {
         columns
     }
 
-    fn set(
-        &self,
-        query: &Query,
-        ctes: &mut Vec<(String, Columns)>,
-        body: &SetExpr,
-        found: &mut dyn FnMut(&Select, &[&Relation], &Columns),
-    ) -> Columns {
+    fn set(&self, query: &Query, ctes: &mut Vec<(String, Columns)>, body: &SetExpr, found: &mut Found<'_>) -> Columns {
         match body {
             SetExpr::Select(select) => self.select(query, ctes, select, found),
             SetExpr::Query(inner) => self.body(query, ctes, inner, found),
@@ -128,7 +215,7 @@ impl Lineage {
         query: &Query,
         ctes: &mut Vec<(String, Columns)>,
         select: &Select,
-        found: &mut dyn FnMut(&Select, &[&Relation], &Columns),
+        found: &mut Found<'_>,
     ) -> Columns {
         let mut inputs: Vec<(String, Columns)> = Vec::new();
         let mut relations = Vec::new();
@@ -139,12 +226,10 @@ impl Lineage {
         for (_, columns) in &inputs {
             merge(&mut input, columns.clone());
         }
-        found(select, &relations, &input);
-        for column in select.selection.iter().flat_map(clean_columns) {
+        if let Some(condition) = &select.selection {
+            found(condition, &relations, &input);
             for columns in inputs.iter_mut().map(|(_, columns)| columns).chain([&mut input]) {
-                if let Some(traits) = columns.get_mut(&column) {
-                    traits.settled = traits.verdict;
-                }
+                settle(columns, condition);
             }
         }
         let mut output = Columns::new();
@@ -181,7 +266,7 @@ impl Lineage {
         factor: &TableFactor,
         inputs: &mut Vec<(String, Columns)>,
         relations: &mut Vec<&'q Relation>,
-        found: &mut dyn FnMut(&Select, &[&Relation], &Columns),
+        found: &mut Found<'_>,
     ) {
         match factor {
             TableFactor::Table { name, alias, .. } => {
@@ -210,6 +295,15 @@ impl Lineage {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// Verdicts that a condition requires to be clean are settled behind it.
+fn settle(columns: &mut Columns, condition: &Expr) {
+    for column in clean_columns(condition) {
+        if let Some(traits) = columns.get_mut(&column) {
+            traits.settled = traits.verdict;
         }
     }
 }
@@ -281,14 +375,15 @@ pub(super) fn columns_of(expr: &Expr) -> Vec<String> {
 
 /// Is it an array of the names of the rules that a row violates, as `array(CASE WHEN … THEN 'rule' END, …)` is?
 fn tags(expr: &Expr) -> bool {
-    let labels = |expr: &Expr| match expr {
-        Expr::Case { conditions, .. } => conditions.iter().all(|when| string(&when.result)),
-        _ => false,
-    };
-    visit_expressions(expr, |inner| match called(inner) {
-        Some((name, arguments)) if name == "array" && arguments.iter().any(|argument| labels(argument)) => {
-            ControlFlow::Break(())
+    fn labels(expr: &Expr) -> bool {
+        match expr {
+            Expr::Nested(inner) => labels(inner),
+            Expr::Case { conditions, .. } => conditions.iter().all(|when| string(&when.result)),
+            _ => false,
         }
+    }
+    visit_expressions(expr, |inner| match called(inner) {
+        Some((name, arguments)) if name == "array" && arguments.iter().copied().any(labels) => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     })
     .is_break()

@@ -191,8 +191,7 @@ fn late_filters(
     lints: &mut Vec<Lint>,
 ) {
     let Some(query) = flow.query() else { return };
-    lineage.selects(query, &mut |select, relations, columns| {
-        let Some(condition) = &select.selection else { return };
+    lineage.filters(query, &mut |condition, relations, columns| {
         let Some(source) = relations.iter().find_map(|relation| match &relation.source {
             RelationSource::Dataset(name) if merged.contains(name) => Some(name),
             _ => None,

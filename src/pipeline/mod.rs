@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::sql::sqlparser::ast;
 
 use self::frame::Frame;
@@ -253,6 +254,23 @@ pub struct ReadFiles {
     pub schema: Option<SchemaRef>,
     /// All other options, keys in lower case (`format`, `mode`, `header`, …).
     pub options: BTreeMap<String, String>,
+    /// Rows that are of use, if not all are; known once the pipeline is planned.
+    pub kept: Option<Kept>,
+}
+
+/// Rows of which a predicate is true.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The predicate, over columns of `schema`.
+    pub predicate: Arc<dyn PhysicalExpr>,
+    /// Columns that the predicate can name.
+    pub schema: SchemaRef,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Kept) -> bool {
+        self.predicate.as_ref() == other.predicate.as_ref() && self.schema == other.schema
+    }
 }
 
 /// An AUTO CDC flow.

@@ -14,6 +14,7 @@ use super::fingerprint::fingerprints;
 use super::growth::growth;
 use super::lower::{Lowering, View, Views, clock, physical, read_once};
 use super::moments::{Boundary, Live, live};
+use super::push::push_down;
 use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_now, with_wall};
@@ -106,6 +107,7 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     let mut datasets: Vec<DatasetPlan> = slots.into_iter().flatten().collect();
     fingerprints(&mut datasets, drafts, &numbering, &planner.settings);
     growth(&mut datasets, &numbering.sources);
+    push_down(&mut numbering.sources, &datasets);
     decided_rows_grow(&datasets, drafts, &numbering)?;
     lints.sort_by(|a, b| (&a.span.file, a.span.line, a.code).cmp(&(&b.span.file, b.span.line, b.code)));
     Ok(Plan { sources: numbering.sources, datasets, lints, root: PathBuf::new() })

@@ -9,12 +9,14 @@ mod shape;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DataFusionError, TableReference};
 use datafusion::datasource::{MemTable, TableProvider, provider_as_source};
 use datafusion::execution::SessionState;
+use datafusion::functions::core::get_field;
 use datafusion::logical_expr::utils::{find_aggregate_exprs, find_window_exprs};
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, SortExpr, lit};
 use datafusion::sql::sqlparser::ast;
 
 use self::names::{Col, default_name, lookup, resolve};
@@ -23,7 +25,7 @@ use super::metadata::METADATA;
 use super::query::{from_datafusion, plan_sql};
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
-use crate::pipeline::frame::{Frame, FrameOp, Item, SortKey};
+use crate::pipeline::frame::{Frame, FrameOp, Item, SortKey, column};
 use crate::pipeline::{EPOCH_COLUMN, Source};
 
 /// How deep operators may nest.
@@ -295,6 +297,17 @@ impl FramePlanner<'_> {
         }
     }
 
+    /// The members of a struct, `None` where `path` is none.
+    fn members(&self, over: &Built, path: &[String]) -> Option<Vec<(String, Expr)>> {
+        let structure = self.expr(&column(path, None), over).ok()?;
+        let DataType::Struct(fields) = structure.get_type(over.plan.schema()).ok()? else { return None };
+        let member = |field: &FieldRef| {
+            let name = field.name().clone();
+            (name.clone(), get_field().call(vec![structure.clone(), lit(name)]))
+        };
+        Some(fields.iter().map(member).collect())
+    }
+
     fn project(&self, input: Built, items: &[Item]) -> Result<Built> {
         if items.iter().any(generate::is_generator) {
             return self.generate(input, items);
@@ -304,9 +317,16 @@ impl FramePlanner<'_> {
         let mut computed: Vec<(usize, Expr)> = Vec::new();
         for item in items {
             match item {
-                Item::Star { qualifier, frame } => {
-                    cols.extend(self.star(&input, qualifier.as_deref(), *frame)?.into_iter().cloned());
-                }
+                Item::Star { qualifier, frame } => match (self.star(&input, qualifier.as_deref(), *frame), qualifier) {
+                    (Ok(found), _) => cols.extend(found.into_iter().cloned()),
+                    (Err(error), Some(path)) => {
+                        for (name, expr) in self.members(&input, path).ok_or(error)? {
+                            computed.push((cols.len(), expr));
+                            cols.push(Col::new("", name));
+                        }
+                    }
+                    (Err(error), None) => return Err(error),
+                },
                 Item::Rows(..) => return Err(Error::internal("a generator was passed over")),
                 Item::Expr(expr, name) => {
                     if let Some(parts) = parts_of(expr)

@@ -20,10 +20,12 @@ mod lower;
 mod metadata;
 mod moments;
 mod own;
+mod push;
 mod query;
 mod replay;
 mod schema;
 mod spark;
+mod stars;
 mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -47,13 +49,9 @@ pub use fingerprint::{SCD_TYPE, UPSTREAM};
 pub use frame::plan_frame;
 pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
-pub use generate::lift_generators;
-pub use identifiers::fold as fold_identifiers;
-pub use metadata::hide_from_wildcards;
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
-pub use query::from_datafusion;
+pub use query::{from_datafusion, plan_sql};
 pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, varies, with_now, with_wall};
-pub use syntax::read_as_spark;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
 pub const SEMANTICS: u32 = 2;

@@ -23,6 +23,7 @@ use super::generate::lift_generators;
 use super::identifiers::fold;
 use super::lateral;
 use super::metadata::{METADATA, hide_from_wildcards};
+use super::stars::expand_stars;
 use super::syntax::read_as_spark;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::frame::{Frame, FrameOp};
@@ -75,7 +76,10 @@ pub(super) fn plan_query(planner: &Planner<'_>, query: &Query, schemas: &[Schema
 }
 
 /// Plans a query in SQL, whose relation `$n` has the columns `schemas[n]` and is known to the session.
-pub(super) fn plan_sql(
+///
+/// # Errors
+/// Names that mean nothing or several things, types that do not fit (user), at their place in `source`, else at `span`.
+pub fn plan_sql(
     query: &ast::Query,
     schemas: &[SchemaRef],
     state: &SessionState,
@@ -88,7 +92,11 @@ pub(super) fn plan_sql(
         let with: Vec<String> = schemas
             .iter()
             .enumerate()
-            .filter(|(_, schema)| schema.fields().last().is_some_and(|f| f.name() == hidden))
+            .filter(|(_, schema)| match hidden {
+                // A column of that name is a user's own anywhere else.
+                METADATA => schema.fields().last().is_some_and(|f| f.name() == hidden),
+                _ => schema.column_with_name(hidden).is_some(),
+            })
             .map(|(index, _)| format!("${index}"))
             .collect();
         if !with.is_empty() {
@@ -96,6 +104,7 @@ pub(super) fn plan_sql(
         }
     }
     lift_generators(&mut ast, source).map_err(|e| e.at(span))?;
+    expand_stars(&mut ast, schemas).map_err(|e| e.at(span))?;
     fold(&mut ast, schemas);
     let mut attempts = 0;
     loop {

@@ -19,7 +19,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast;
 
 use super::clock::reads_clock;
-use super::functions::{self, Settings};
+use super::functions::{self, PATH, Settings, TypeIn};
 
 /// Operators and calls as Spark means them.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl SparkMeaning {
 
     /// A call with its arguments cast to what the function takes.
     fn with_types(&self, func: Arc<ScalarUDF>, args: Vec<Expr>, schema: &DFSchema) -> Result<Expr> {
-        let types = args.iter().map(|a| a.get_type(schema)).collect::<Result<Vec<_>>>()?;
+        let types = args.iter().map(|a| a.type_in(schema)).collect::<Result<Vec<_>>>()?;
         let literals: Vec<Option<&ScalarValue>> = args
             .iter()
             .map(|a| match a {
@@ -66,9 +66,27 @@ impl SparkMeaning {
         Ok(Expr::ScalarFunction(ScalarFunction { func, args }))
     }
 
+    /// `x:a.b`, which goes into JSON text or into a struct.
+    fn member_path(&self, func: &ScalarUDF, args: &[Expr], schema: &DFSchema) -> Result<Option<Expr>> {
+        let (PATH, [root, Expr::Literal(ScalarValue::Utf8(Some(path)), _)]) = (func.name(), args) else {
+            return Ok(None);
+        };
+        let mut from = root.type_in(schema)?;
+        if !matches!(from, DataType::Struct(_)) {
+            return self.call("get_json_object", args.to_vec(), schema).map(Some);
+        }
+        let mut found = root.clone();
+        for name in functions::members_of(path) {
+            let field = functions::member_of(&from, &name)?;
+            found = get_field().call(vec![found, lit(field.name().clone())]);
+            from = field.data_type().clone();
+        }
+        Ok(Some(found))
+    }
+
     fn binary(&self, binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         let BinaryExpr { left, op, right } = binary;
-        let (lt, rt) = (left.get_type(schema)?, right.get_type(schema)?);
+        let (lt, rt) = (left.type_in(schema)?, right.type_in(schema)?);
         let plain = |left: Box<Expr>, right: Box<Expr>| Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
         let interval = |t: &DataType| matches!(t, DataType::Interval(_) | DataType::Duration(_));
         let temporal = |t: &DataType| matches!(t, DataType::Date32 | DataType::Timestamp(..));
@@ -84,7 +102,7 @@ impl SparkMeaning {
                 };
                 let (left, right) = (side(left, &lt)?, side(right, &rt)?);
                 let (left_instant, right_instant) =
-                    (left.get_type(schema)? == instant, right.get_type(schema)? == instant);
+                    (left.type_in(schema)? == instant, right.type_in(schema)? == instant);
                 match op {
                     // Beside the clock a day has 24 hours, so that the moment of a change can be foretold.
                     _ if self.settings.zone.is_utc() || reads_clock(&left) || reads_clock(&right) => plain(left, right),
@@ -167,9 +185,9 @@ impl SparkMeaning {
 
     fn list(&self, list: InList, schema: &DFSchema) -> Result<Expr> {
         let InList { expr, list, negated } = list;
-        let mut types = vec![expr.get_type(schema)?];
+        let mut types = vec![expr.type_in(schema)?];
         for item in &list {
-            types.push(item.get_type(schema)?);
+            types.push(item.type_in(schema)?);
         }
         let Some(one) = functions::common(&types, self.settings.ansi) else {
             return plan_err!("the values of IN have no type in common");
@@ -185,7 +203,7 @@ impl SparkMeaning {
 
     fn case(&self, case: Case, schema: &DFSchema) -> Result<Expr> {
         let Case { expr, when_then_expr, else_expr } = case;
-        let type_of = |e: &Expr| e.get_type(schema);
+        let type_of = |e: &Expr| e.type_in(schema);
         let mut results: Vec<DataType> = when_then_expr.iter().map(|(_, then)| type_of(then)).collect::<Result<_>>()?;
         results.extend(else_expr.as_deref().map(type_of).transpose()?);
         let Some(result) = functions::common(&results, self.settings.ansi) else {
@@ -206,7 +224,7 @@ impl SparkMeaning {
             }
         };
         let to = |e: Box<Expr>, wanted: &DataType| {
-            let from = e.get_type(schema)?;
+            let from = e.type_in(schema)?;
             self.cast(*e, &from, wanted).map(Box::new)
         };
         let else_expr = else_expr.map(|e| to(e, &result)).transpose()?;
@@ -226,19 +244,19 @@ impl FunctionRewrite for SparkMeaning {
     fn rewrite(&self, expr: Expr, schema: &DFSchema, _: &ConfigOptions) -> Result<Transformed<Expr>> {
         let rewritten = match expr {
             Expr::Cast(cast) => {
-                let from = cast.expr.get_type(schema)?;
+                let from = cast.expr.type_in(schema)?;
                 functions::cast(*cast.expr, &from, cast.field.data_type(), false, &self.settings)?
             }
             Expr::TryCast(TryCast { expr, field }) => {
-                let from = expr.get_type(schema)?;
+                let from = expr.type_in(schema)?;
                 functions::cast(*expr, &from, field.data_type(), true, &self.settings)?
             }
             Expr::BinaryExpr(binary) => self.binary(binary, schema)?,
-            Expr::Negative(expr) if !matches!(expr.get_type(schema)?, DataType::Interval(_)) => {
+            Expr::Negative(expr) if !matches!(expr.type_in(schema)?, DataType::Interval(_)) => {
                 self.call("negative", vec![*expr], schema)?
             }
             Expr::Between(Between { expr, negated, low, high }) => {
-                let (t, lt, ht) = (expr.get_type(schema)?, low.get_type(schema)?, high.get_type(schema)?);
+                let (t, lt, ht) = (expr.type_in(schema)?, low.type_in(schema)?, high.type_in(schema)?);
                 let from = self.comparison((*expr).clone(), Operator::GtEq, *low, &t, &lt)?;
                 let to = self.comparison(*expr, Operator::LtEq, *high, &t, &ht)?;
                 let both = from.and(to);
@@ -247,10 +265,13 @@ impl FunctionRewrite for SparkMeaning {
             Expr::InList(list) => self.list(list, schema)?,
             Expr::Case(case) => self.case(case, schema)?,
             Expr::Not(expr) => {
-                let from = expr.get_type(schema)?;
+                let from = expr.type_in(schema)?;
                 Expr::Not(Box::new(self.cast(*expr, &from, &DataType::Boolean)?))
             }
-            Expr::ScalarFunction(ScalarFunction { func, args }) => self.with_types(func, args, schema)?,
+            Expr::ScalarFunction(ScalarFunction { func, args }) => match self.member_path(&func, &args, schema)? {
+                Some(member) => member,
+                None => self.with_types(func, args, schema)?,
+            },
             other => return Ok(Transformed::no(other)),
         };
         Ok(Transformed::yes(rewritten))

@@ -14,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use self::forms::{Variables, multiple, quantified, spell_body, spell_join, spell_pipe, variant};
-use super::functions::{NOT, schema_of};
+use super::functions::{NOT, PATH, schema_of};
 use crate::sql::UNSIGNED_SHIFT;
 
 /// Rewrites every expression in `node`.
@@ -374,7 +374,7 @@ fn read(expr: &mut Expr) -> Option<Expr> {
         Expr::Struct { values, fields } if fields.is_empty() => structure(std::mem::take(values)),
         Expr::JsonAccess { value, path } => {
             let path = json_path(path)?;
-            call("get_json_object", vec![take(value), string(path)])
+            call(PATH, vec![take(value), string(path)])
         }
         Expr::Function(f) => function(f)?,
         Expr::InList { expr: subject, list, negated: not } => {

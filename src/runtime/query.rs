@@ -10,20 +10,14 @@ use datafusion::common::TableReference;
 use datafusion::datasource::TableProvider;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
-use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
 use super::definitions::quarantine_key;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
-use crate::pipeline::{
-    DatasetKind, EPOCH_COLUMN, Pipeline, Query, QueryBody, RelationSource, Source, TableName, near_miss,
-};
-use crate::plan::{
-    Settings, fold_identifiers, from_datafusion, function_names, hide_from_wildcards, lift_generators, plan_frame,
-    read_as_spark, session,
-};
+use crate::pipeline::{DatasetKind, Pipeline, Query, QueryBody, RelationSource, Source, TableName, near_miss};
+use crate::plan::{Settings, from_datafusion, function_names, plan_frame, plan_sql, session};
 use crate::sql::read_query;
 use crate::stack::on_large_stack;
 
@@ -112,19 +106,9 @@ async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<Qu
             .register_table(TableReference::bare(name_of(index)), provider)
             .map_err(|e| Error::internal("a table cannot be registered").caused_by(e))?;
     }
-    let with_epoch: Vec<String> = schemas
-        .iter()
-        .enumerate()
-        .filter(|(_, schema)| schema.column_with_name(EPOCH_COLUMN).is_some())
-        .map(|(index, _)| name_of(index))
-        .collect();
-    hide_from_wildcards(&mut query, &with_epoch, EPOCH_COLUMN);
-    lift_generators(&mut query, Some(&source)).map_err(|e| e.at(&whole))?;
-    fold_identifiers(&mut *query, &schemas);
-    read_as_spark(&mut *query);
+    let state = context.state();
+    let plan = plan_sql(&query, &schemas, &state, &whole, Some(&source))?;
     let wrong = |e| from_datafusion(e, &whole, Some(&source));
-    let statement = Statement::Statement(Box::new(ast::Statement::Query(query)));
-    let plan = context.state().statement_to_plan(statement).await.map_err(wrong)?;
     let frame = context.execute_logical_plan(plan).await.map_err(wrong)?;
     let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
     let batches = frame.collect().await.map_err(wrong)?;

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 
 use super::numbers::{not_finite, parse_decimal};
 use crate::error::{Error, Result};
+use crate::pipeline::Kept;
 use crate::plan::{Instants, double};
 
 /// A timestamp in UTC.
@@ -95,6 +96,8 @@ pub(super) struct Reading {
     pub(super) exact: bool,
     /// Fields that the schema lacks, by their paths, where they are asked for.
     pub(super) unknown: Option<RefCell<BTreeSet<String>>>,
+    /// Rows that are of use, if not all are.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Reading {

@@ -89,7 +89,7 @@ impl Case {
         options.entry("schemaevolutionmode".into()).or_insert("none".into());
         let schema = self.schema.as_ref().map(|text| crate::sql::parse_schema(text).unwrap());
         let path = folder.path().to_str().unwrap().to_owned();
-        let source = FileSource::new(&ReadFiles { path, schema: schema.clone(), options })?;
+        let source = FileSource::new(&ReadFiles { path, schema: schema.clone(), options, kept: None })?;
         let files = source.discover(|_| false, false)?;
         let schema = match schema {
             Some(schema) => source.declared(&schema),

@@ -23,7 +23,7 @@ use super::text::{binary_fields, check_text, text_fields};
 use crate::error::{Error, Result};
 use crate::lake::FileId;
 use crate::lake::types::{position, stored_schema};
-use crate::pipeline::ReadFiles;
+use crate::pipeline::{Kept, ReadFiles};
 
 /// Rows of a batch.
 pub(super) const BATCH_ROWS: usize = 8192;
@@ -85,6 +85,7 @@ pub struct FileSource {
     format: Format,
     evolution: Evolution,
     options: Options,
+    kept: Option<Kept>,
 }
 
 impl FileSource {
@@ -126,7 +127,7 @@ impl FileSource {
             return Err(Error::user("INVALID_OPTION", format!("files that are moved to {to} would be read again"))
                 .help("move them to a folder outside the one that is read"));
         }
-        Ok(FileSource { path: read.path.clone(), place, format, evolution, options })
+        Ok(FileSource { path: read.path.clone(), place, format, evolution, options, kept: read.kept.clone() })
     }
 
     /// Folder, file or pattern, as given.
@@ -321,6 +322,7 @@ impl FileSource {
             exact: special(rescued).is_some() && self.options.case_sensitive,
             unknown: matches!(self.evolution, Evolution::AddNewColumns | Evolution::FailOnNewColumns)
                 .then(|| RefCell::new(Default::default())),
+            kept: self.kept.clone(),
         };
         let reading = Rc::new(reading);
         let mut constants = partitions::values(self.place.root(), file, self.partitions(), schema, &reading)?;

@@ -25,6 +25,7 @@ fn with_schema(path: &Path, options: &[(&str, &str)], schema: Option<&SchemaRef>
         path: path.to_str().unwrap().into(),
         schema: schema.cloned(),
         options: options.iter().map(|(k, v)| (k.to_lowercase(), (*v).to_owned())).collect(),
+        kept: None,
     })
 }
 

@@ -3,7 +3,8 @@
 use std::any::TypeId;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, DataType, DateTimeField, Expr, Ident, Interval, ObjectName, TypedString, Value,
+    BinaryOperator, DataType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, Ident, Interval, ObjectName, TypedString, Value,
 };
 use datafusion::sql::sqlparser::dialect::{DatabricksDialect, Dialect};
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -137,6 +138,10 @@ impl Dialect for PipelineDialect {
         if word.keyword == Keyword::INTERVAL {
             return interval(parser);
         }
+        // What sqlparser reads as a literal of a struct has no stars in it.
+        if word.keyword == Keyword::STRUCT && stars(parser) {
+            return Some(struct_of_stars(parser));
+        }
         // The tokenizer leaves all strings in single quotes.
         if word.value.eq_ignore_ascii_case("timestamp_ltz")
             && let Token::SingleQuotedString(text) = &parser.peek_nth_token_ref(1).token
@@ -247,6 +252,54 @@ fn interval(parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
         last_field: None,
         fractional_seconds_precision: None,
     })))
+}
+
+fn struct_of_stars(parser: &mut Parser) -> Result<Expr, ParserError> {
+    parser.advance_token();
+    let name = Ident { value: "struct".to_owned(), quote_style: None, span: parser.get_current_token().span };
+    parser.expect_token(&Token::LParen)?;
+    let args = parser.parse_comma_separated(|parser| {
+        let expr = parser.parse_wildcard_expr()?;
+        let expr = if parser.parse_keyword(Keyword::AS) {
+            Expr::Named { expr: Box::new(expr), name: parser.parse_identifier()? }
+        } else {
+            expr
+        };
+        Ok(FunctionArg::Unnamed(FunctionArgExpr::from(expr)))
+    })?;
+    parser.expect_token(&Token::RParen)?;
+    Ok(Expr::Function(Function {
+        name: ObjectName::from(vec![name]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    }))
+}
+
+/// Whether a call that begins here has `*` or `x.*` among its arguments.
+fn stars(parser: &Parser) -> bool {
+    let at = |ahead: usize| &parser.peek_nth_token_ref(ahead).token;
+    if *at(1) != Token::LParen {
+        return false;
+    }
+    let (mut depth, mut ahead) = (1usize, 2);
+    while depth > 0 {
+        match at(ahead) {
+            Token::LParen | Token::LBracket => depth += 1,
+            Token::RParen | Token::RBracket => depth -= 1,
+            Token::Mul if depth == 1 && matches!(at(ahead - 1), Token::LParen | Token::Comma | Token::Period) => {
+                return true;
+            }
+            Token::EOF => return false,
+            _ => {}
+        }
+        ahead += 1;
+    }
+    false
 }
 
 /// The literal, with its sign, that comes `ahead`, and how many tokens it has.

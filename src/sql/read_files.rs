@@ -51,7 +51,7 @@ pub(super) fn read_files(context: &Context<'_>, args: &[FunctionArg], at: AstSpa
         }
     }
     match path {
-        Some(path) if !path.is_empty() => Ok(ReadFiles { path, schema, options }),
+        Some(path) if !path.is_empty() => Ok(ReadFiles { path, schema, options, kept: None }),
         _ => Err(Error::user("INVALID_OPTION", "read_files needs a path")
             .at(&file.span(at))
             .help("read_files('landing/orders', format => 'json')")),
@@ -100,7 +100,7 @@ pub(super) fn cloud_files(context: &Context<'_>, args: &[FunctionArg], at: AstSp
     match <[String; 2]>::try_from(texts) {
         Ok([path, format]) if !path.is_empty() => {
             options.insert("format".to_owned(), format);
-            Ok(ReadFiles { path: absolute(context.root, &path), schema, options })
+            Ok(ReadFiles { path: absolute(context.root, &path), schema, options, kept: None })
         }
         _ => Err(wrong("cloud_files needs a path and a format", at)),
     }

@@ -268,6 +268,7 @@ fn read_all(folder: &Path, options: &[(&str, &str)], declared: Option<&str>) -> 
         path: folder.to_str().unwrap().into(),
         schema: None,
         options: options.iter().map(|(k, v)| (k.to_lowercase(), (*v).to_owned())).collect(),
+        kept: None,
     })?;
     let files = source.discover(|_| false, false)?;
     let schema = match declared {

@@ -22,8 +22,8 @@ from common import ROOT, TARGET, silverflow
 class Server:
     """`silverflow serve` on a port that is free."""
 
-    def __init__(self, *arguments):
-        command = [str(TARGET / "silverflow"), "serve", "--address", "127.0.0.1:0", *map(str, arguments)]
+    def __init__(self, *arguments, binary=TARGET / "silverflow"):
+        command = [str(binary), "serve", "--address", "127.0.0.1:0", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.remote = self.process.stdout.readline().split()[-1]
 
@@ -68,6 +68,7 @@ def catalogue(remote):
         "datetime": datetime.datetime,
         "timezone": datetime.timezone,
         "moment": moment,
+        "FILE": __file__,
         **{name: getattr(types, name) for name in ("StructType", "StructField", "LongType", "StringType")},
     }
     wrong = []

@@ -159,6 +159,30 @@ def words():
     split = F.explode(F.split("name", " ")).alias("word")
     return dlt.read_stream("events").select("id", split).where("word <> ''").orderBy("word")
 """, 0, ["words"]),
+    ("verdicts and sequences are remarked as in SQL", """
+@dlt.view
+def tagged():
+    tags = array_except(array(when(col("id") < 0, lit("negative"))), array(lit(None).cast("string")))
+    return dlt.read_stream("events").withColumn("tags", tags)
+
+@dlt.view
+def clean():
+    return dlt.read_stream("tagged").where(size(col("tags")) == 0)
+
+dlt.create_streaming_table("people")
+dlt.create_auto_cdc_flow(target="people", source="clean", keys=["id"], sequence_by="at", stored_as_scd_type=2)
+
+@dlt.materialized_view
+def late():
+    return dlt.read("checked").where("size(tags) = 0")
+
+@dlt.view
+def seen():
+    return dlt.read_stream("tagged").withColumn("loaded", F.current_timestamp()).withColumnRenamed("loaded", "seq_at")
+
+dlt.create_streaming_table("checked")
+dlt.create_auto_cdc_flow(target="checked", source="seen", keys=["id"], sequence_by="seq_at")
+""", 0, ["VERDICT_COLUMN_IN_TARGET", "`tags` is filtered on", "EVERY_EVENT_IS_A_VERSION", "VERDICT_FILTER_AFTER_MERGE", "rows of `checked`", "SEQUENCE_LOOKS_LIKE_INGESTION", "`seq_at`, which reads a clock"]),
     ("rows that Python made", """
 @dlt.table
 def t():

@@ -116,7 +116,16 @@ class _Dataset:
         self.registered = False
 
     def register(self) -> None:
+        self._define(again=False)
         self.registered = True
+        if self.function is not None:
+            _register_flow(self.name, self.name, self.function, self.place, self.said.get("spark_conf"), False, None)
+
+    def more(self) -> None:
+        """Tells what the expectations are after all."""
+        self._define(again=True)
+
+    def _define(self, again: bool) -> None:
         said = self.said
         registry = _registry()
         kinds = {
@@ -139,6 +148,7 @@ class _Dataset:
             "auto": self.kind == "table",
             "private": bool(said.get("private") or said.get("temporary")),
             "expectations": self.expectations,
+            "again": again,
             "ignored": said.get("ignored", []),
         }
         command = pb2.Command()
@@ -153,8 +163,6 @@ class _Dataset:
             )
         )
         _send(command)
-        if self.function is not None:
-            _register_flow(self.name, self.name, self.function, self.place, said.get("spark_conf"), False, None)
 
 
 def _register_flow(
@@ -496,11 +504,11 @@ def _expecting(rules: List[Dict[str, str]]) -> Callable[[Any], Any]:
         if not callable(function):
             raise TypeError("an expectation decorates the function of a dataset")
         dataset = function.__dict__.get("__silverflow_dataset__")
-        if dataset is not None and dataset.registered:
-            raise RuntimeError("put the expectation below the decorator of its dataset")
         # Decorators come from the bottom up; rules are told as they are written.
         marked = function.__dict__.setdefault(_MARK, [])
         marked[:0] = rules
+        if dataset is not None and dataset.registered:
+            dataset.more()
         return function
 
     return outer

@@ -8,6 +8,7 @@ use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 use crate::error::{Error, Result};
 use crate::pipeline::frame::FRAME_MARK;
 use crate::pipeline::near_miss;
+use crate::plan::stars::{Named, spread};
 
 /// Stands before a name that has been resolved, until all are.
 const DONE: char = '\u{2}';
@@ -133,6 +134,13 @@ impl Resolver<'_> {
         self.bound.iter().flatten().any(|bound| same(bound, name))
     }
 
+    /// The columns of `*` or of `qualifier.*`.
+    fn star(&self, qualifier: &[String]) -> Named {
+        let fits = |col: &&Col| !col.hidden && (qualifier.is_empty() || col.qualified(qualifier));
+        let named = |col: &Col| (col.name.clone(), Expr::Identifier(done(&col.internal)));
+        self.cols.iter().filter(fits).map(named).collect()
+    }
+
     /// The idents of a dotted name, resolved.
     fn dotted(&self, idents: &[Ident]) -> Result<Vec<Ident>> {
         let parts: Vec<String> = idents.iter().map(|ident| ident.value.clone()).collect();
@@ -165,6 +173,11 @@ impl VisitorMut for Resolver<'_> {
                 {
                     let name = Ident::with_quote('`', default_name(value));
                     *value = Expr::Named { expr: Box::new(value.clone()), name };
+                }
+            }
+            Expr::Function(function) => {
+                if let Err(error) = spread(function, &mut |qualifier| self.star(qualifier)) {
+                    return ControlFlow::Break((error, AstSpan::empty()));
                 }
             }
             Expr::Identifier(ident) if ident.value.starts_with(DONE) => {}
@@ -357,6 +370,9 @@ mod tests {
             ("c.s.f.g", "`s`.`f`.`g`"),
             ("s.f[0].g", "`s`.`f`[0].`g`"),
             ("filter(s, at -> at > o.id)", "filter(`s`, at -> `at` > `id`)"),
+            ("struct(*)", "named_struct('id', `id`, 'At', `at`, 'id', `id#2`, 's', `s`)"),
+            ("to_json(struct(c.*, o.id + 1 AS n))", "to_json(named_struct('id', `id#2`, 's', `s`, 'n', `id` + 1))"),
+            ("struct(x.*)", "CANNOT_RESOLVE_STAR_EXPAND"),
             ("struct(c.id, at)", "STRUCT(`id#2` AS `id`, `at` AS `at`)"),
             ("nope", "UNKNOWN_COLUMN"),
             ("x.id", "UNKNOWN_COLUMN"),

@@ -12,7 +12,8 @@ use arrow::datatypes::{
 };
 use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
+    Volatility,
 };
 
 use super::types::{binary, common, instant, integral, number, text};
@@ -503,6 +504,10 @@ impl ScalarUDFImpl for SparkFunction {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        super::title::of_call(self.function.name, args)
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {

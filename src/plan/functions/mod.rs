@@ -26,8 +26,10 @@ mod string;
 mod structs;
 #[cfg(test)]
 mod tests;
+mod title;
 mod types;
 mod url;
+mod variant;
 mod zone;
 
 use std::any::Any;
@@ -35,9 +37,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Cast, Expr, HigherOrderUDF, ScalarUDF};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, HigherOrderUDF, ScalarUDF, ScalarUDFImpl};
 
 use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
@@ -47,6 +49,7 @@ pub(super) use self::conditional::spelled;
 pub use self::function::Settings;
 pub(super) use self::json::schema_of;
 pub(crate) use self::reading::{Instants, double};
+pub(super) use self::structs::{PATH, member_of, members_of};
 pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 
@@ -63,6 +66,12 @@ const INTERNAL: [&str; 10] = [
     "minus_interval",
     "interval_micros",
 ];
+
+/// Names that a front end writes for what has no name in SQL.
+const UNNAMED: [&str; 4] = [NOT, PATH, "with_field", "without_field"];
+
+/// Functions that are read as others, apart from casts.
+const WRITTEN: [&str; 6] = ["if", "struct", "variant_get", "try_variant_get", "to_variant_object", "is_variant_null"];
 
 /// What `~` is read as, before types are known.
 pub(super) const NOT: &str = "bitwise_not";
@@ -97,11 +106,11 @@ impl Settings {
 /// The names that users may call, in order; those of the clock and of aggregates apart.
 pub fn names() -> Vec<String> {
     let settings = Settings::default();
-    let scalar =
-        scalar(&settings).into_iter().map(|f| f.name().to_owned()).filter(|name| callable(name) && name != NOT);
+    let scalar = scalar(&settings).into_iter().map(|f| f.name().to_owned());
+    let scalar = scalar.filter(|name| callable(name) && !UNNAMED.contains(&name.as_str()));
     let higher = higher_order(&settings).into_iter().map(|f| f.name().to_owned());
     // These are read as something else before there are functions.
-    let written = super::syntax::CASTS.iter().chain(&["if", "struct"]).map(|name| (*name).to_owned());
+    let written = super::syntax::CASTS.iter().chain(&WRITTEN).map(|name| (*name).to_owned());
     let mut names: Vec<String> = scalar.chain(higher).chain(written).collect();
     names.sort();
     names.dedup();
@@ -123,6 +132,7 @@ pub(super) fn scalar(settings: &Settings) -> Vec<Arc<ScalarUDF>> {
         regex::functions(),
         string::functions(),
         structs::functions(),
+        variant::functions(),
     ]
     .iter()
     .flatten()
@@ -150,6 +160,33 @@ pub(super) fn argument_types(
     match (function.inner().as_ref() as &dyn Any).downcast_ref::<SparkFunction>() {
         Some(own) => Ok(Some(own.typed(types, literals)?.arguments)),
         None => Ok(None),
+    }
+}
+
+/// The type of an expression, as the planner knows it.
+pub(super) trait TypeIn {
+    /// As `get_type`, which makes the names of all that a call is made of before it tells the type.
+    fn type_in(&self, schema: &DFSchema) -> Result<DataType>;
+}
+
+impl TypeIn for Expr {
+    fn type_in(&self, schema: &DFSchema) -> Result<DataType> {
+        let Expr::ScalarFunction(call) = self else { return self.get_type(schema) };
+        let inner = call.func.inner().as_ref() as &dyn Any;
+        if let Some(cast) = inner.downcast_ref::<SparkCast>() {
+            return cast.return_type(&[]);
+        }
+        let Some(own) = inner.downcast_ref::<SparkFunction>() else { return self.get_type(schema) };
+        let types = call.args.iter().map(|arg| arg.type_in(schema)).collect::<Result<Vec<_>>>()?;
+        let literals: Vec<Option<&ScalarValue>> = call
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Expr::Literal(value, _) => Some(value),
+                _ => None,
+            })
+            .collect();
+        Ok(own.typed(&types, &literals)?.result)
     }
 }
 

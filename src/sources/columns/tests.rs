@@ -6,7 +6,7 @@ use super::*;
 
 fn reading() -> Rc<Reading> {
     let instants = Instants::new(None, None, None, &crate::plan::Zone::utc()).unwrap();
-    Rc::new(Reading { instants, rescue: true, exact: false, unknown: Some(RefCell::default()) })
+    Rc::new(Reading { instants, rescue: true, exact: false, unknown: Some(RefCell::default()), kept: None })
 }
 
 fn fit(data_type: &DataType, json: &str) -> (Fit, String) {

@@ -12,6 +12,7 @@ use datafusion::logical_expr::{
 use super::{Misfit, cast};
 use crate::plan::functions::conditional::spelled;
 use crate::plan::functions::function::Settings;
+use crate::plan::functions::title;
 use crate::plan::functions::zone::Zone;
 
 /// A cast to a type, as a function of one argument.
@@ -49,12 +50,19 @@ impl ScalarUDFImpl for SparkCast {
     }
 
     fn display_name(&self, args: &[Expr]) -> Result<String> {
-        self.schema_name(args)
+        match title::beyond(args)? {
+            None => self.schema_name(args),
+            // A plan is told from others by what it displays, which is therefore the whole.
+            Some(_) => Ok(args.iter().map(ToString::to_string).collect()),
+        }
     }
 
     /// As the planner's own cast: the name of what is cast.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        Ok(args.iter().map(|a| a.schema_name().to_string()).collect())
+        match title::beyond(args)? {
+            None => Ok(args.iter().map(|a| a.schema_name().to_string()).collect()),
+            Some(_) => title::of_call(&self.name, args),
+        }
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
