@@ -173,7 +173,7 @@ impl Table {
         for (id, file) in touched {
             match file {
                 Some(file) => self.files.insert(id, file),
-                None => self.files.remove(&id),
+                None => self.remove_file(id),
             };
         }
         let first = self.next_file;
@@ -182,7 +182,6 @@ impl Table {
             self.next_file += 1;
         }
         if let Some(index) = &mut self.index {
-            index.retain(|id, _| self.files.contains_key(id));
             // Without hashes the files are read when a row is to go.
             if let Some(hashes) = &difference.hashes {
                 let hashes = kept.iter().chain(hashes).map(short);

@@ -143,7 +143,7 @@ impl Table {
         }
         let done = Maintained { rewritten: files.len(), written: added.len(), ..Maintained::default() };
         for (id, _) in files {
-            self.files.remove(&id);
+            self.remove_file(id);
         }
         for (ordinal, file) in (0..).zip(added) {
             if file.live() > 0 {
@@ -153,9 +153,6 @@ impl Table {
                 self.files.insert(self.next_file, file);
             }
             self.next_file += 1;
-        }
-        if let Some(index) = &mut self.index {
-            index.retain(|id, _| self.files.contains_key(id));
         }
         self.committed(version);
         Ok(done)

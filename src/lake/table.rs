@@ -360,6 +360,14 @@ impl Table {
         self.layout = layout;
     }
 
+    /// Takes a file out, and with it what is known of its rows.
+    pub(crate) fn remove_file(&mut self, id: u32) -> Option<DataFile> {
+        if let Some(index) = &mut self.index {
+            index.remove(&id);
+        }
+        self.files.remove(&id)
+    }
+
     fn set_files(&mut self, files: Vec<DataFile>) {
         self.files = (0..).zip(files).collect();
         self.next_file = self.files.last_key_value().map_or(0, |(id, _)| id + 1);
