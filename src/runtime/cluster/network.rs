@@ -159,10 +159,18 @@ impl Network for Exchange {
         joined
     }
 
-    fn abort(mut self: Box<Self>) {
-        self.cut.these();
-        if let Err(error) = self.join() {
-            tracing::debug!("{error}");
+    fn abort(self: Box<Self>) {
+        drop(self);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            self.cut.these();
+            if let Err(error) = self.join() {
+                tracing::debug!("{error}");
+            }
         }
     }
 }

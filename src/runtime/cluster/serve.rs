@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use silverflow_operators::{Epoch, Shelf};
@@ -17,7 +18,6 @@ use crate::error::{Error, Result};
 use crate::lake::{EpochLog, Lake};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, analyze};
-use crate::runtime::RunOptions;
 use crate::runtime::checkpoint::{Checkpoints, ShareOf, States, damaged, fingerprints};
 use crate::runtime::commit::{CommitDone, Committer, ToCommitter};
 use crate::runtime::hydrate::{Rows, hydrate_share};
@@ -28,6 +28,7 @@ use crate::runtime::scratch::Scratch;
 use crate::runtime::settle::start_committer;
 use crate::runtime::tables::adopt;
 use crate::runtime::worker::{FromWorker, Seat, Workers};
+use crate::runtime::{RunOptions, Stop};
 
 /// Orders that wait at most.
 const MAILBOX: usize = 16;
@@ -77,7 +78,7 @@ pub fn join(pipeline: &Pipeline, options: &RunOptions) -> Result<()> {
         running: None,
     };
     let gone = Arc::new(AtomicBool::new(false));
-    let _stopping = Stopping::start(options, &process.link, &gone);
+    pass_on(options.stop.clone(), Arc::downgrade(&process.link), Arc::clone(&gone));
     let result = process.serve(&orders);
     gone.store(true, Ordering::SeqCst);
     match result {
@@ -93,25 +94,22 @@ pub fn join(pipeline: &Pipeline, options: &RunOptions) -> Result<()> {
     }
 }
 
-/// Passes a request to stop on to the leading process.
-struct Stopping;
+/// How often it is looked whether this process is to end.
+const LOOK: Duration = Duration::from_millis(500);
 
-impl Stopping {
-    fn start(options: &RunOptions, link: &Arc<Link>, gone: &Arc<AtomicBool>) -> Stopping {
-        let (stop, link, gone) = (options.stop.clone(), Arc::downgrade(link), Arc::clone(gone));
-        std::thread::spawn(move || {
-            while !gone.load(Ordering::SeqCst) {
-                if !stop.pause(std::time::Duration::from_millis(500)) {
-                    if let Some(link) = link.upgrade() {
-                        // A leading process that is gone has stopped.
-                        let _ = message::send(&link, &Said(0, Answer::Stop));
-                    }
-                    return;
+/// Passes a request to stop on to the leading process, until `gone`.
+fn pass_on(stop: Stop, link: Weak<Link>, gone: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        while !gone.load(Ordering::SeqCst) {
+            if !stop.pause(LOOK) {
+                if let Some(link) = link.upgrade() {
+                    // A leading process that is gone has stopped.
+                    let _ = message::send(&link, &Said(0, Answer::Stop));
                 }
+                return;
             }
-        });
-        Stopping
-    }
+        }
+    });
 }
 
 struct Process<'a> {
@@ -242,8 +240,8 @@ impl Process<'_> {
                 }
                 Order::Close => self.close()?,
                 Order::Over(result) => {
-                    self.close()?;
-                    return Ok(Some(result.map_err(SentError::error)));
+                    let closed = self.close();
+                    return Ok(Some(result.map_err(SentError::error).and(closed)));
                 }
             }
         }
