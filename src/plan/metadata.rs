@@ -22,6 +22,8 @@ pub(super) fn names_metadata(body: &QueryBody) -> bool {
             let found = match expr {
                 Expr::Identifier(ident) => named(ident),
                 Expr::CompoundIdentifier(parts) => parts.iter().any(named),
+                // It stands for the path in the column.
+                Expr::Function(function) => function.name.to_string().eq_ignore_ascii_case("input_file_name"),
                 _ => false,
             };
             if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -233,6 +233,12 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             Error::user("NOT_SUPPORTED", "a scalar subquery is not supported yet")
                 .help("LEFT JOIN the query on its key, and select the column")
         }
+        DataFusionError::NotImplemented(message)
+            if message.contains("logical expression InSubquery") || message.contains("logical expression Exists") =>
+        {
+            Error::user("NOT_SUPPORTED", "IN and EXISTS with a query are conditions of WHERE, and no values")
+                .help("LEFT JOIN the query on its key, and ask whether its column IS NOT NULL")
+        }
         DataFusionError::NotImplemented(message) if message.contains("sqltorel: Lambda") => {
             Error::user("NOT_SUPPORTED", "a function that takes no lambda is given one")
                 .help("docs/functions.md has the functions, and which of them take lambdas")

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use self::forms::{Variables, multiple, quantified, spell_body, spell_join, spell_pipe, variant};
 use super::functions::{NOT, PATH, schema_of};
+use super::metadata::METADATA;
 use crate::sql::UNSIGNED_SHIFT;
 
 /// Rewrites every expression in `node`.
@@ -254,6 +255,9 @@ fn function(function: &mut Function) -> Option<Expr> {
             None
         }
         "variant_get" | "try_variant_get" | "to_variant_object" | "is_variant_null" => variant(&name, given),
+        "input_file_name" if given.is_empty() => {
+            Some(Expr::CompoundIdentifier([METADATA, "file_path"].map(Ident::new).to_vec()))
+        }
         "struct" => Some(structure(positional(given)?)),
         "map" if given.is_empty() => {
             Some(call("map_from_arrays", vec![call("array", Vec::new()), call("array", Vec::new())]))

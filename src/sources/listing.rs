@@ -101,11 +101,17 @@ impl Place {
     ) -> Result<Option<Vec<FileId>>> {
         let (landing, mut files) = (self.landing(options), Vec::new());
         for path in paths.filter(|path| landing.has(path)) {
-            if matches!(self, Place::Glob { .. }) {
-                return Ok(None);
-            }
+            let shown = match self {
+                Place::Path(_) => path == landing.root || is_wanted(path, options),
+                Place::Glob { patterns, root } => {
+                    let Some(patterns) = patterns.iter().map(|x| plain(x)).collect::<Option<Vec<_>>>() else {
+                        return Ok(None);
+                    };
+                    is_wanted(path, options) && patterns.iter().any(|x| shows(x, root, path, options))
+                }
+            };
             match fs::metadata(path) {
-                Ok(found) if !found.is_dir() && (path == landing.root || is_wanted(path, options)) => {
+                Ok(found) if !found.is_dir() && shown => {
                     push(path, &found, options, &mut files)?;
                 }
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unreadable(path, e)),
@@ -180,6 +186,34 @@ fn matching(pattern: &str, root: &Path, options: &Options, files: &mut Vec<FileI
         }
     }
     Ok(())
+}
+
+/// A pattern that can be compared with paths as they are: none of its folders is the one before, or itself, and it does not
+/// end with `**` or a slash, which are folders alone.
+fn plain(pattern: &str) -> Option<glob::Pattern> {
+    let odd = |part: &str| part.is_empty() || part == "." || part == "..";
+    if pattern.ends_with("**") || pattern.split('/').skip(1).any(odd) {
+        return None;
+    }
+    glob::Pattern::new(pattern).ok()
+}
+
+/// Whether [`matching`] would find a file: the pattern matches it, or a folder above it from which it is found.
+fn shows(pattern: &glob::Pattern, root: &Path, path: &Path, options: &Options) -> bool {
+    let settings = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+    let deep = options.recursive == Some(true);
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Folders between the one at hand and the file are entered by name.
+    let mut entered = true;
+    for (height, above) in path.ancestors().enumerate() {
+        let Ok(inside) = above.strip_prefix(root) else { return false };
+        let visible = !inside.components().any(|x| is_hidden(&x.as_os_str().to_string_lossy()));
+        if entered && visible && pattern.matches_path_with(above, settings) {
+            return true;
+        }
+        entered &= height == 0 || is_entered(&name(above), deep);
+    }
+    false
 }
 
 /// Folders of partitions may have names that begin with `_`.
@@ -264,4 +298,70 @@ pub(super) fn identify(path: &str, found: &Metadata) -> io::Result<FileId> {
 
 fn unreadable(path: &Path, e: io::Error) -> Error {
     Error::external("SOURCE_NOT_READABLE", format!("cannot read {}", path.display())).caused_by(e)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Asked for every file by name, a place shows what a listing of it shows.
+    #[test]
+    fn files_that_are_named_are_those_that_a_listing_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let mut paths = Vec::new();
+        for folder in
+            ["", "a", "a/deep", "a/deep/er", "b", "b/day=1", "b/day=1/hour=2", "_hidden", "a/.git", "a/_x=1", "ab"]
+        {
+            for name in ["x.json", "y.json", "x.csv", "_z.json", "t.json.tmp", "_x=1.json"] {
+                let path = root.join(folder).join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(&path, "{}").unwrap();
+                paths.push(path);
+            }
+        }
+        paths.push(root.join("a/not_there.json"));
+        let mut shown = 0;
+        for pattern in [
+            "",
+            "*",
+            "*.json",
+            "a",
+            "a/*",
+            "a/*.json",
+            "*/*.json",
+            "**/*.json",
+            "{a,b}",
+            "{a,b}/*",
+            "a*",
+            "b/*/x.json",
+            "b/day=*",
+            "b/*",
+            "**",
+            "a/d*/*",
+            "[ab]/x.json",
+            "?",
+            "a/x.json",
+            "a/./*.json",
+            "*/",
+        ] {
+            for recursive in [None, Some("true"), Some("false")] {
+                let mut given = BTreeMap::new();
+                given.extend(recursive.map(|value| ("recursivefilelookup".to_owned(), value.to_owned())));
+                let options = Options::parse(&given).unwrap();
+                let place = Place::parse(root.join(pattern).to_str().unwrap()).unwrap();
+                let listed = place.list(&options).unwrap().unwrap_or_default();
+                let Some(named) = place.among(paths.iter().map(PathBuf::as_path), &options).unwrap() else {
+                    assert!(["a/./*.json", "**", "*/"].contains(&pattern), "{pattern} is listed");
+                    continue;
+                };
+                assert_eq!(named, listed, "{pattern} with {recursive:?}");
+                shown += named.len();
+            }
+        }
+        assert!(shown > 100, "{shown}");
+    }
 }

@@ -48,8 +48,10 @@ pub(super) fn without_effect(context: &Context<'_>, cursor: &mut Cursor, kind: D
         number(cursor)?;
         cursor.expect(&["buckets"])?;
         ("CLUSTERED BY", LAYOUT)
-    } else if kind == DatasetKind::TemporaryView && cursor.is_word("schema") && !cursor.is_word_at(1, "as") {
-        cursor.advance();
+    } else if kind == DatasetKind::TemporaryView
+        && ((cursor.is_word("schema") && !cursor.is_word_at(1, "as")) || cursor.take(&["with", "schema"]))
+    {
+        cursor.take(&["schema"]);
         if ![&["binding"][..], &["compensation"], &["type", "evolution"], &["evolution"]]
             .iter()
             .any(|words| cursor.take(words))

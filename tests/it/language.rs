@@ -207,3 +207,63 @@ fn the_page_on_sql_names_nothing_that_no_pipeline_shows() {
     let refused = first_column(&section("## Refused\n", "\n## "));
     assert_eq!(missing(&refused, all(&["refused"])), [""; 0], "refused");
 }
+
+/// What a line of `grammar.txt` is as a pipeline of its own.
+fn as_pipeline(kind: &str, example: &str) -> String {
+    match kind {
+        "statement" => format!("{example};"),
+        "query" if example.contains("STREAM") => format!("CREATE STREAMING TABLE g AS {example};"),
+        "query" => format!("CREATE MATERIALIZED VIEW g AS {example};"),
+        "expression" | "literal" => format!("CREATE STREAMING TABLE g AS SELECT {example} AS x FROM STREAM s;"),
+        "type" => format!(
+            "CREATE STREAMING TABLE g (x {example});
+             CREATE FLOW f AS INSERT INTO g BY NAME SELECT CAST(NULL AS {example}) AS x FROM STREAM s;"
+        ),
+        other => panic!("{other} is no section"),
+    }
+}
+
+/// Whether a pipeline is accepted, idle in part, or refused, and then by which code.
+fn verdict(text: &str) -> String {
+    let project = project(text, false);
+    match plan(&project) {
+        Ok((loaded, _)) if loaded.lints.iter().any(|lint| lint.code == "NO_EFFECT") => "idle".to_owned(),
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => {
+            assert!(error.fault() != Fault::Internal, "{text}: {error}");
+            error.code().to_owned()
+        }
+    }
+}
+
+#[test]
+fn every_alternative_of_the_grammar_is_what_the_page_says() {
+    const HEAD: &str = "## Spark's grammar\n";
+    let text = fs::read_to_string(folder().join("grammar.txt")).unwrap();
+    let (mut kind, mut page, mut wrong) = ("", HEAD.to_owned(), Vec::new());
+    page.push_str("\nEvery alternative of the grammar by its name there, with what an example of it is in a pipeline: accepted, idle (accepted\nwithout effect), or the code that refuses it. A query or an expression is that of a streaming table.\n");
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        if let Some(name) = line.strip_prefix('[') {
+            kind = name.trim_end_matches(']');
+            write!(page, "\n| {kind} | here | example |\n|---|---|---|\n").unwrap();
+            continue;
+        }
+        let [name, expected, example] = line.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let found = verdict(&as_pipeline(kind, example));
+        if found != expected {
+            wrong.push(format!("{name}: {found}, not {expected}: {example}"));
+        }
+        writeln!(page, "| {name} | {expected} | `{}` |", example.replace('|', "\\|").replace('`', "")).unwrap();
+    }
+    assert_eq!(wrong, [""; 0]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sql.md");
+    let written = fs::read_to_string(&path).unwrap();
+    let (before, after) = written
+        .split_once(HEAD)
+        .map_or((written.as_str(), ""), |(before, rest)| (before, rest.find("\n## ").map_or("", |at| &rest[at..])));
+    let whole = format!("{}\n\n{page}{after}", before.trim_end());
+    if std::env::var_os("SILVERFLOW_UPDATE").is_some() {
+        fs::write(&path, &whole).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), whole, "docs/sql.md differs; run with SILVERFLOW_UPDATE=1");
+}

@@ -157,7 +157,8 @@ fn steps() -> Vec<Function> {
             }),
         ),
         Function::new("make_timestamp", &[Int, Int, Int, Int, Int, Any, Str], Body::Arrays(make_type, make))
-            .optional(1),
+            .optional(1)
+            .also(&["make_timestamp_ltz"]),
         Function::new(
             "from_utc_timestamp",
             &[Timestamp, Str],

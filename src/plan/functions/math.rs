@@ -122,7 +122,7 @@ fn rounding() -> Vec<Function> {
 fn bits() -> Vec<Function> {
     vec![
         Function::new("bit_count", &[Any], Body::Arrays(count_type, bit_count)),
-        Function::new("bit_get", &[Long, Int], Body::Arrays(get_type, bit_get)),
+        Function::new("bit_get", &[Long, Int], Body::Arrays(get_type, bit_get)).also(&["getbit"]),
         Function::new("bitwise_not", &[Any], Body::Arrays(same_whole, |call| whole(call, |v, _| !v, |v, _| !v))),
         Function::new(
             "shiftleft",
