@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use silverflow_benches::{Spread, changes, histories, lookups, negated, references};
-use silverflow_operators::{Frozen, LookupKind, LookupState, Scd2State, Sealed, Snapshot, State};
+use silverflow_operators::{Frozen, LookupKind, LookupState, Scd2State, Sealed, Share, Snapshot, State};
 
 const LOADED: u64 = 100_000;
 const BATCHES: [u64; 3] = [1, 100, 10_000];
@@ -111,11 +111,7 @@ fn checkpoint(criterion: &mut Criterion) {
     });
     let snapshot = state.snapshot();
     let encode = |snapshot: &Snapshot| -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
-        let encoded = |run: &Frozen| {
-            let mut bytes = Vec::with_capacity(run.sealed().encoded_len());
-            run.sealed().encode(&mut bytes);
-            (bytes, run.counts())
-        };
+        let encoded = |run: &Frozen| (run.sealed().parts().concat(), run.counts().to_vec());
         snapshot.parts().iter().map(|part| part.iter().map(encoded).collect()).collect()
     };
     group.throughput(Throughput::Elements(EVENTS));
@@ -131,7 +127,7 @@ fn checkpoint(criterion: &mut Criterion) {
                 let parts = encoded.into_iter().map(|part| part.into_iter().map(decoded).collect::<Result<_, _>>());
                 let parts = parts.collect::<Result<_, _>>().expect("intact bytes");
                 let mut state = Scd2State::new();
-                state.restore(&Snapshot::new("scd2", parts), &|_| true).expect("state of this operator");
+                state.restore(&Snapshot::new("scd2", parts), Share::ALL).expect("state of this operator");
                 state
             },
             criterion::BatchSize::PerIteration,
