@@ -43,10 +43,10 @@ pub fn number(n: u64) -> Row {
 pub fn changes(spread: Spread, from: u64, to: u64, of: u64) -> Vec<((Row, Change), Diff)> {
     let event = |n: u64| {
         let (key, sequence) = spread.place(n, of);
-        let tracked = Row::from(format!("status {}", scatter(n) % 2).into_bytes());
-        let value = Row::from(format!("a customer's row of some forty bytes {n:09}").into_bytes());
-        let upsert = (n % 50 != 0).then(|| Upsert { rank: value.clone(), tracked, value });
-        ((number(key), Change { sequence: number(sequence), upsert }), 1)
+        let tracked = format!("status {}", scatter(n) % 2);
+        let value = format!("a customer's row of some forty bytes {n:09}");
+        let upsert = Upsert { tracked: tracked.as_bytes(), ..Upsert::of(value.as_bytes()) };
+        ((number(key), Change::new(&sequence.to_be_bytes(), (n % 50 != 0).then_some(upsert))), 1)
     };
     (from..to).map(event).collect()
 }
@@ -54,9 +54,8 @@ pub fn changes(spread: Spread, from: u64, to: u64, of: u64) -> Vec<((Row, Change
 /// Events of `keys` keys in order, as [`changes`] for histories of a given length.
 pub fn histories(keys: u64, from: u64, to: u64) -> Vec<((Row, Change), Diff)> {
     let event = |n: u64| {
-        let value = Row::from(format!("value {}", scatter(n) % 3).into_bytes());
-        let upsert = Upsert { rank: value.clone(), tracked: value.clone(), value };
-        ((number(n % keys), Change { sequence: number(n), upsert: Some(upsert) }), 1)
+        let value = format!("value {}", scatter(n) % 3);
+        ((number(n % keys), Change::new(&n.to_be_bytes(), Some(Upsert::of(value.as_bytes())))), 1)
     };
     (from..to).map(event).collect()
 }
@@ -108,8 +107,8 @@ pub fn value(key: u64, sequence: u64, tracked: u64) -> Row {
 /// An upsert of a 64-byte row that differs from its neighbours in what is tracked.
 pub fn event(key: u64, sequence: u64, n: u64) -> ((Row, Change), Diff) {
     let value = value(key, sequence, n);
-    let upsert = Upsert { rank: value.clone(), tracked: number(n), value };
-    ((name(key), Change { sequence: number(sequence), upsert: Some(upsert) }), 1)
+    let upsert = Upsert { tracked: &n.to_be_bytes(), ..Upsert::of(&value) };
+    ((name(key), Change::new(&sequence.to_be_bytes(), Some(upsert))), 1)
 }
 
 /// `events` [events](event) in no order, so many for each key.

@@ -152,9 +152,9 @@ impl Pipeline {
 
 /// The change that an item's row is: the key is its beginning, then comes the sequence, then what is tracked.
 fn item_change(row: &Row) -> (Row, Change) {
-    let part = |from: usize, to: usize| Row::from(row.as_bytes().get(from..to).unwrap_or_default());
-    let upsert = Upsert { rank: row.clone(), tracked: part(26, 34), value: row.clone() };
-    (part(0, 18), Change { sequence: part(18, 26), upsert: Some(upsert) })
+    let part = |from: usize, to: usize| row.as_bytes().get(from..to).unwrap_or_default();
+    let upsert = Upsert { tracked: part(26, 34), ..Upsert::of(row) };
+    (row.part(part(0, 18)), Change::new(part(18, 26), Some(upsert)))
 }
 
 /// The `n`-th item: the first of its key unless `again`.

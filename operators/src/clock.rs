@@ -144,7 +144,7 @@ impl ClockState {
         let Some(due) = timed.due(self.now) else { return };
         let Timed { row, moments } = timed;
         let bytes = size(&row, &moments);
-        match self.waiting.entry((due, row)) {
+        match self.waiting.entry((due, row.detached())) {
             std::collections::btree_map::Entry::Vacant(entry) => {
                 entry.insert((moments, diff));
                 self.bytes += bytes;

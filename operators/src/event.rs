@@ -1,6 +1,7 @@
 //! Change events, and how they are kept in state.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,42 +9,129 @@ use crate::row::Row;
 use crate::state::{KeyMut, Order, prefix};
 
 /// A change of one key: an upsert, or a delete.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Change {
-    /// Where the change stands among the changes of its key; compared bytewise.
-    pub sequence: Row,
-    /// What the key becomes; `None` deletes it.
-    pub upsert: Option<Upsert>,
+///
+/// It is one row, as it also lies in state. Ordered by precedence: sequence; a delete above all upserts; rank, tracked,
+/// value. The last of the changes at one sequence is the one that counts.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Change(Row);
+
+/// The content of an upsert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Upsert<'a> {
+    /// Decides between upserts of one key at one sequence: the greatest wins.
+    pub rank: &'a [u8],
+    /// The part whose change makes a new version; decides where `rank` is equal.
+    pub tracked: &'a [u8],
+    /// The row to show; decides where `rank` and `tracked` are equal.
+    pub value: &'a [u8],
 }
 
-impl Change {
-    /// A delete at `sequence`.
+impl<'a> Upsert<'a> {
+    /// An upsert of which every part is the value.
     #[must_use]
-    pub fn delete(sequence: Row) -> Self {
-        Change { sequence, upsert: None }
+    pub fn of(value: &'a [u8]) -> Self {
+        Upsert { rank: value, tracked: value, value }
     }
 }
 
-/// The content of an upsert.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Upsert {
-    /// Decides between upserts of one key at one sequence: the greatest wins.
-    pub rank: Row,
-    /// The part whose change makes a new version; decides where `rank` is equal.
-    pub tracked: Row,
-    /// The row to show; decides where `rank` and `tracked` are equal.
-    pub value: Row,
+impl Change {
+    /// What the key becomes at `sequence`; `None` deletes it.
+    #[must_use]
+    pub fn new(sequence: &[u8], upsert: Option<Upsert<'_>>) -> Self {
+        let content = upsert.map_or(0, |upsert| upsert.rank.len() + upsert.tracked.len() + upsert.value.len());
+        let mut bytes = Vec::with_capacity(sequence.len() + content + 8);
+        Change::put(sequence, upsert, &mut bytes);
+        Change(Row::from(bytes))
+    }
+
+    /// A delete at `sequence`.
+    #[must_use]
+    pub fn delete(sequence: &[u8]) -> Self {
+        Change::new(sequence, None)
+    }
+
+    /// Appends to `out` the bytes of which [`Change::packed`] makes the change that [`Change::new`] would.
+    pub fn put(sequence: &[u8], upsert: Option<Upsert<'_>>, out: &mut Vec<u8>) {
+        let Some(Upsert { rank, tracked, value }) = upsert else {
+            out.push(DELETE | RANK_IS_VALUE | TRACKED_IS_VALUE);
+            return put(out, sequence);
+        };
+        let flag = |same: bool, flag: u8| if same { flag } else { 0 };
+        out.push(UPSERT | flag(rank == value, RANK_IS_VALUE) | flag(tracked == value, TRACKED_IS_VALUE));
+        put(out, sequence);
+        if rank != value {
+            put(out, rank);
+        }
+        if tracked != value {
+            put(out, tracked);
+        }
+        out.extend_from_slice(value);
+    }
+
+    /// A change from the bytes that [`Change::put`] has appended. Other bytes are some change, too, though not one that is
+    /// equal to what it says.
+    #[must_use]
+    pub fn packed(row: Row) -> Self {
+        Change(row)
+    }
+
+    /// Where the change stands among the changes of its key; compared bytewise.
+    #[must_use]
+    pub fn sequence(&self) -> &[u8] {
+        sequence(&self.0)
+    }
+
+    /// What the key becomes; `None` deletes it.
+    #[must_use]
+    pub fn upsert(&self) -> Option<Upsert<'_>> {
+        let Event { rank, tracked, value, .. } = self.event();
+        (!self.is_delete()).then_some(Upsert { rank, tracked, value })
+    }
+
+    /// Whether it deletes the key.
+    #[must_use]
+    pub fn is_delete(&self) -> bool {
+        self.event().is_delete()
+    }
+
+    /// As it lies in state.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn event(&self) -> Event<'_> {
+        Event::decode(&self.0)
+    }
+
+    /// A piece of the change as a row that shares its bytes.
+    pub(crate) fn part(&self, piece: &[u8]) -> Row {
+        self.0.part(piece)
+    }
 }
 
-/// Ascending by precedence: sequence; a delete above all upserts; rank, tracked, value. The last
-/// of the changes at one sequence is the one that counts.
-pub(crate) fn precedence(a: &Change, b: &Change) -> Ordering {
-    a.sequence.cmp(&b.sequence).then_with(|| match (&a.upsert, &b.upsert) {
-        (None, None) => Ordering::Equal,
-        (None, Some(_)) => Ordering::Greater,
-        (Some(_), None) => Ordering::Less,
-        (Some(a), Some(b)) => a.cmp(b),
-    })
+impl PartialOrd for Change {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Change {
+    fn cmp(&self, other: &Self) -> Ordering {
+        ByPrecedence::compare(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        match self.upsert() {
+            None => write!(f, "delete at {}", text(self.sequence())),
+            Some(Upsert { rank, tracked, value }) => {
+                let [rank, tracked, value] = [rank, tracked, value].map(text);
+                write!(f, "upsert at {}: {value} (rank {rank}, tracked {tracked})", text(self.sequence()))
+            }
+        }
+    }
 }
 
 const UPSERT: u8 = 0;
@@ -120,27 +208,6 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Encodes `change` to `out`, which is cleared.
-pub(crate) fn encode(change: &Change, out: &mut Vec<u8>) {
-    out.clear();
-    let Some(upsert) = &change.upsert else {
-        out.push(DELETE | RANK_IS_VALUE | TRACKED_IS_VALUE);
-        return put(out, &change.sequence);
-    };
-    let rank = upsert.rank != upsert.value;
-    let tracked = upsert.tracked != upsert.value;
-    let flag = |stored: bool, flag: u8| if stored { 0 } else { flag };
-    out.push(UPSERT | flag(rank, RANK_IS_VALUE) | flag(tracked, TRACKED_IS_VALUE));
-    put(out, &change.sequence);
-    if rank {
-        put(out, &upsert.rank);
-    }
-    if tracked {
-        put(out, &upsert.tracked);
-    }
-    out.extend_from_slice(&upsert.value);
-}
-
 /// A bound just above all events at `sequence`.
 pub(crate) fn above(sequence: &[u8], out: &mut Vec<u8>) {
     out.clear();
@@ -197,40 +264,63 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    fn change(random: &mut Random) -> Change {
+    struct Drawn {
+        sequence: Vec<u8>,
+        upsert: Option<[Vec<u8>; 3]>,
+    }
+
+    fn draw(random: &mut Random) -> Drawn {
         let mut row = |sizes: &[usize]| {
             let size = sizes.get(random.below(sizes.len() as u64) as usize).copied().unwrap_or(0);
-            Row::from(vec![random.below(2) as u8; size])
+            vec![random.below(2) as u8; size]
         };
         let sequence = row(&[0, 1, 9]);
         let (rank, tracked, value) = (row(&[0, 1, 200]), row(&[0, 1, 128]), row(&[0, 1, 20_000]));
-        match random.below(4) {
-            0 => Change::delete(sequence),
-            1 => Change { sequence, upsert: Some(Upsert { rank: value.clone(), tracked: value.clone(), value }) },
-            _ => Change { sequence, upsert: Some(Upsert { rank, tracked, value }) },
+        let upsert = match random.below(4) {
+            0 => None,
+            1 => Some([value.clone(), value.clone(), value]),
+            _ => Some([rank, tracked, value]),
+        };
+        Drawn { sequence, upsert }
+    }
+
+    impl Drawn {
+        fn upsert(&self) -> Option<Upsert<'_>> {
+            self.upsert.as_ref().map(|[rank, tracked, value]| Upsert { rank, tracked, value })
         }
+
+        fn change(&self) -> Change {
+            Change::new(&self.sequence, self.upsert())
+        }
+    }
+
+    fn precedence(a: &Drawn, b: &Drawn) -> Ordering {
+        a.sequence.cmp(&b.sequence).then_with(|| match (&a.upsert, &b.upsert) {
+            (None, None) => Ordering::Equal,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(_), None) => Ordering::Less,
+            (Some(a), Some(b)) => a.cmp(b),
+        })
     }
 
     #[test]
     fn encoding_keeps_content_and_order() {
         let mut random = Random::new(3);
-        let (mut x, mut y, mut bound) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bound = Vec::new();
         for _ in 0..5000 {
-            let (a, b) = (change(&mut random), change(&mut random));
-            encode(&a, &mut x);
-            encode(&b, &mut y);
-            assert_eq!(ByPrecedence::compare(&x, &y), precedence(&a, &b), "{a:?} {b:?}");
-            let event = Event::decode(&x);
-            assert_eq!(event.sequence, a.sequence.as_bytes());
-            assert_eq!(event.is_delete(), a.upsert.is_none());
-            if let Some(upsert) = &a.upsert {
-                assert_eq!((event.rank, event.tracked, event.value), (&*upsert.rank, &*upsert.tracked, &*upsert.value));
-            }
+            let (a, b) = (draw(&mut random), draw(&mut random));
+            let (x, y) = (a.change(), b.change());
+            assert_eq!(x.cmp(&y), precedence(&a, &b), "{x:?} {y:?}");
+            assert_eq!(x == y, precedence(&a, &b) == Ordering::Equal);
+            assert_eq!((x.sequence(), x.upsert()), (a.sequence.as_slice(), a.upsert()));
             above(&a.sequence, &mut bound);
-            assert_eq!(ByPrecedence::compare(&bound, &x), Ordering::Greater);
-            assert_eq!(ByPrecedence::compare(&bound, &y), a.sequence.cmp(&b.sequence).then(Ordering::Greater));
+            assert_eq!(ByPrecedence::compare(&bound, x.as_bytes()), Ordering::Greater);
+            assert_eq!(
+                ByPrecedence::compare(&bound, y.as_bytes()),
+                a.sequence.cmp(&b.sequence).then(Ordering::Greater)
+            );
             below(&a.sequence, &mut bound);
-            assert_ne!(ByPrecedence::compare(&bound, &x), Ordering::Greater);
+            assert_ne!(ByPrecedence::compare(&bound, x.as_bytes()), Ordering::Greater);
         }
     }
 
@@ -240,6 +330,8 @@ mod tests {
             [&[][..], &[0], &[0, 0xff], &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0, 9, 1]]
         {
             Event::decode(bytes);
+            let change = Change::packed(Row::from(bytes));
+            let _ = (change.sequence(), change.upsert());
         }
     }
 }

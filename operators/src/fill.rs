@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, shared};
-use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, encode, precedence, winner_at};
+use crate::event::{ByPrecedence, Change, Event, Upsert, above, below, winner_at};
 use crate::history::{History, historise};
 use crate::row::Row;
 use crate::snapshot::{Share, Snapshot, SnapshotError, State};
@@ -117,12 +117,9 @@ struct Shown {
 impl Shown {
     fn emit(&self, key: &Row, diff: Diff, out: &mut Out) {
         let event = Event::decode(&self.event);
-        let upsert = (!event.is_delete()).then(|| Upsert {
-            rank: Row::from(event.rank),
-            tracked: Row::from(event.tracked),
-            value: Row::from(completed(&self.data).unwrap_or_default()),
-        });
-        out.push(((key.clone(), Change { sequence: Row::from(event.sequence), upsert }), diff));
+        let value = completed(&self.data).unwrap_or_default();
+        let upsert = (!event.is_delete()).then_some(Upsert { rank: event.rank, tracked: event.tracked, value });
+        out.push(((key.clone(), Change::new(event.sequence, upsert)), diff));
     }
 }
 
@@ -186,7 +183,7 @@ impl FillState {
         }
         let mut ties = 0;
         let run = &mut self.new;
-        Batch::new(changes).for_each(precedence, |key, group| {
+        Batch::new(changes).for_each(Ord::cmp, |key, group| {
             let mut events = self.events.at(key);
             ties += if events.is_new() {
                 let ties = begin(key, group, &self.truncates, merge, run, out);
@@ -243,17 +240,15 @@ fn begin(
     out: &mut Out,
 ) -> i64 {
     let mut ties = 0;
-    let mut event = Vec::new();
     // Sequence and completed value of the winner before.
-    let mut previous: Option<(&Row, Row)> = None;
-    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+    let mut previous: Option<(&[u8], Row)> = None;
+    for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
         let winner = same.iter().rposition(|(_, count)| *count > 0);
         let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
         ties += (live - 1).max(0);
         for (i, (change, count)) in same.iter().enumerate() {
-            encode(change, &mut event);
-            let sequence = &change.sequence;
-            let data = match &change.upsert {
+            let sequence = change.sequence();
+            let data = match change.upsert() {
                 _ if winner != Some(i) => Row::default(),
                 None => {
                     previous = None;
@@ -266,15 +261,15 @@ fn begin(
                 }
                 Some(upsert) => {
                     let inherited = previous.as_ref().filter(|(from, _)| !truncates.between(from, sequence));
-                    let value = merge(inherited.map(|(_, value)| value.as_bytes()), &upsert.value);
-                    let upsert = Upsert { value: value.clone(), ..upsert.clone() };
-                    out.push(((key.clone(), Change { sequence: sequence.clone(), upsert: Some(upsert) }), 1));
+                    let value = merge(inherited.map(|(_, value)| value.as_bytes()), upsert.value);
+                    let upsert = Upsert { value: &value, ..upsert };
+                    out.push(((key.clone(), Change::new(sequence, Some(upsert))), 1));
                     let data = shown_data(&value);
                     previous = Some((sequence, value));
                     data
                 }
             };
-            run.push(&event, &data, *count);
+            run.push(change.as_bytes(), &data, *count);
         }
     }
     ties
@@ -291,17 +286,17 @@ fn change(
 ) -> i64 {
     let mut ties = 0;
     let mut touched: Vec<(Row, Option<Shown>)> = Vec::new();
-    let (mut event, mut bound) = (Vec::new(), Vec::new());
-    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-        let Some((Change { sequence, .. }, _)) = same.first() else {
+    let mut bound = Vec::new();
+    for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
+        let Some((first, _)) = same.first() else {
             continue;
         };
+        let sequence = first.sequence();
         above(sequence, &mut bound);
         let old = shown_at(events, sequence, &bound);
         ties += i64::from(winner_at(events, sequence, &bound).is_some());
         for (change, diff) in same {
-            encode(change, &mut event);
-            let (before, after) = events.add(&event, *diff);
+            let (before, after) = events.add(change.as_bytes(), *diff);
             ties += i64::from(after > 0) - i64::from(before > 0);
         }
         let winner = winner_at(events, sequence, &bound);
@@ -313,7 +308,7 @@ fn change(
             let count = events.get(&old.event).map_or(0, |entry| entry.count);
             events.set(&old.event, b"", count);
         }
-        touched.push((sequence.clone(), old));
+        touched.push((first.part(sequence), old));
     }
     walk(key, touched, false, events, truncates, merge, out);
     ties

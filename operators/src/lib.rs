@@ -65,7 +65,7 @@ pub use fill::{Fill, FillState};
 pub use join::{EquiJoin, JoinKind, JoinState};
 pub use lookup::{Lookup, LookupKind, LookupState};
 pub use once::{Once, OnceKind, OnceState};
-pub use row::{Row, stable_hash};
+pub use row::{Block, Row, stable_hash};
 pub use scd1::{Scd1, Scd1State};
 pub use scd2::{Scd2, Scd2State, Version};
 pub use snapshot::{STATE_FORMAT, Share, Snapshot, SnapshotError, State};

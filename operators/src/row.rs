@@ -1,46 +1,136 @@
 //! Opaque byte rows and the hash that routes them.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::Deref;
-use std::sync::Arc;
+use std::ops::{Deref, Range};
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use triomphe::ThinArc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// An immutable byte string. Cloning shares the bytes; the order is the order of the bytes.
 ///
 /// The operators never look inside: whoever encodes rows chooses an encoding whose byte equality
 /// is the equality that is meant, and whose byte order is the order that is meant.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Row(Arc<[u8]>);
+///
+/// Many rows can be parts of one [`Block`], which then lives as long as any of them: what is kept
+/// for long, and is not all of its block, is better [`detached`](Row::detached).
+#[derive(Clone, Default)]
+pub struct Row {
+    block: Option<ThinArc<(), u8>>,
+    start: u32,
+    /// [`ALL`] where the row is the whole block.
+    len: u32,
+}
+
+/// No part of a block is that long.
+const ALL: u32 = u32::MAX;
 
 impl Row {
     /// The bytes of the row.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.block {
+            None => &[],
+            Some(block) if self.len == ALL => &block.slice,
+            Some(block) => {
+                let start = self.start as usize;
+                block.slice.get(start..start + self.len as usize).unwrap_or_default()
+            }
+        }
+    }
+
+    /// The row with the bytes of `part`, shared with this row if `part` was borrowed from it.
+    #[must_use]
+    pub fn part(&self, part: &[u8]) -> Row {
+        let Some(block) = &self.block else { return Row::from(part) };
+        let offset = (part.as_ptr() as usize).checked_sub(block.slice.as_ptr() as usize);
+        match offset.and_then(|start| shared(block, start..start.saturating_add(part.len()))) {
+            Some(row) if !part.is_empty() => row,
+            _ => Row::from(part),
+        }
+    }
+
+    /// The same bytes, in a block of their own if they are a part of a larger one.
+    #[must_use]
+    pub fn detached(&self) -> Row {
+        match &self.block {
+            Some(block) if self.len != ALL && block.slice.len() != self.len as usize => Row::from(self.as_bytes()),
+            _ => self.clone(),
+        }
+    }
+}
+
+/// The row that is this range of a block, if there is such a range, and it is not too long to be told from the whole.
+fn shared(block: &ThinArc<(), u8>, range: Range<usize>) -> Option<Row> {
+    let start = u32::try_from(range.start).ok()?;
+    let len = u32::try_from(range.end.checked_sub(range.start)?).ok().filter(|len| *len != ALL)?;
+    (range.end <= block.slice.len()).then(|| Row { block: Some(block.clone()), start, len })
+}
+
+/// Bytes that many rows are parts of: one allocation for all of them.
+#[derive(Clone)]
+pub struct Block(ThinArc<(), u8>);
+
+impl Block {
+    /// A copy of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Block {
+        Block(ThinArc::from_header_and_slice((), bytes))
+    }
+
+    /// The row that is this range of the block; an empty one where there is no such range.
+    #[must_use]
+    pub fn row(&self, range: Range<usize>) -> Row {
+        let copied = |range| self.0.slice.get(range).map(Row::from).unwrap_or_default();
+        shared(&self.0, range.clone()).unwrap_or_else(|| copied(range))
+    }
+}
+
+impl PartialEq for Row {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Row {}
+
+impl PartialOrd for Row {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Row {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
     }
 }
 
 impl Deref for Row {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.as_bytes()
     }
 }
 
 impl AsRef<[u8]> for Row {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self.as_bytes()
     }
 }
 
 impl Borrow<[u8]> for Row {
     fn borrow(&self) -> &[u8] {
-        &self.0
+        self.as_bytes()
     }
 }
 
@@ -53,25 +143,23 @@ impl Hash for Row {
 
 impl From<&[u8]> for Row {
     fn from(bytes: &[u8]) -> Self {
-        Row(Arc::from(bytes))
+        if bytes.is_empty() {
+            return Row::default();
+        }
+        let len = u32::try_from(bytes.len()).unwrap_or(ALL);
+        Row { block: Some(ThinArc::from_header_and_slice((), bytes)), start: 0, len }
     }
 }
 
 impl<const N: usize> From<&[u8; N]> for Row {
     fn from(bytes: &[u8; N]) -> Self {
-        Row(Arc::from(bytes.as_slice()))
+        Row::from(bytes.as_slice())
     }
 }
 
 impl From<Vec<u8>> for Row {
     fn from(bytes: Vec<u8>) -> Self {
-        Row(Arc::from(bytes))
-    }
-}
-
-impl From<Arc<[u8]>> for Row {
-    fn from(bytes: Arc<[u8]>) -> Self {
-        Row(bytes)
+        Row::from(bytes.as_slice())
     }
 }
 

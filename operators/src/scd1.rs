@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, Group, consolidate_from};
 use crate::epochs::{Rows, Shared, shared};
-use crate::event::{ByPrecedence, Change, Event, above, encode, precedence, winner_at};
+use crate::event::{ByPrecedence, Change, Event, above, winner_at};
 use crate::history::{History, historise};
 use crate::row::Row;
 use crate::snapshot::{Share, Snapshot, SnapshotError, State};
@@ -78,13 +78,8 @@ pub struct Scd1State {
     append_only: bool,
     /// Keys that are new in the epoch.
     new: Run<ByPrecedence>,
-    scratch: Scratch,
-}
-
-#[derive(Debug, Default)]
-struct Scratch {
-    event: Vec<u8>,
-    above: Vec<u8>,
+    /// A bound to search by, kept to reuse its allocation.
+    bound: Vec<u8>,
 }
 
 type Out = Vec<((Row, Row), Diff)>;
@@ -135,7 +130,7 @@ impl Scd1State {
         let truncated = !truncates.is_empty() && self.truncate(truncates, out);
         let mut ties = 0;
         let mut run = std::mem::take(&mut self.new);
-        Batch::new(changes).for_each(precedence, |key, group| {
+        Batch::new(changes).for_each(Ord::cmp, |key, group| {
             ties += if self.append_only {
                 self.advance(key, group, &mut run, out)
             } else {
@@ -168,14 +163,13 @@ impl Scd1State {
 
     fn change(&mut self, key: &Row, group: &Group<'_, Change>, run: &mut Run<ByPrecedence>, out: &mut Out) -> i64 {
         let truncated = self.truncates.greatest();
-        let Scratch { event, above: bound } = &mut self.scratch;
+        let bound = &mut self.bound;
         let mut events = self.events.at(key);
         let mut ties = 0;
         if events.is_new() {
-            for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+            for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
                 for (change, count) in same {
-                    encode(change, event);
-                    run.push(event, b"", *count);
+                    run.push(change.as_bytes(), b"", *count);
                 }
                 let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
                 ties += (live - 1).max(0);
@@ -185,15 +179,14 @@ impl Scd1State {
             return ties;
         }
         let old = shows(events.last().map(|entry| entry.order), truncated).map(Row::from);
-        for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
-            let Some((Change { sequence, .. }, _)) = same.first() else {
+        for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
+            let Some(sequence) = same.first().map(|(change, _)| change.sequence()) else {
                 continue;
             };
             above(sequence, bound);
             ties += i64::from(winner_at(&events, sequence, bound).is_some());
             for (change, diff) in same {
-                encode(change, event);
-                let (before, after) = events.add(event, *diff);
+                let (before, after) = events.add(change.as_bytes(), *diff);
                 ties += i64::from(after > 0) - i64::from(before > 0);
             }
             ties -= i64::from(winner_at(&events, sequence, bound).is_some());
@@ -208,37 +201,31 @@ impl Scd1State {
         let Some(newest) = inserted().next_back() else {
             return 0;
         };
-        let tied = inserted().filter(|change| change.sequence == newest.sequence).count() as i64;
-        encode(newest, &mut self.scratch.event);
+        let tied = inserted().filter(|change| change.sequence() == newest.sequence()).count() as i64;
         let truncated = self.truncates.greatest();
         let mut events = self.events.at(key);
         let Some(current) = events.last().map(|entry| Row::from(entry.order)) else {
             if events.is_new() {
-                run.push(&self.scratch.event, b"", 1);
+                run.push(newest.as_bytes(), b"", 1);
                 run.close_key(key);
             } else {
-                events.add(&self.scratch.event, 1);
+                events.add(newest.as_bytes(), 1);
             }
             show_new(key, Some(newest), truncated, out);
             return tied - 1;
         };
         let at = Event::decode(&current).sequence;
-        let again = inserted().any(|change| {
-            let mut same = Vec::new();
-            encode(change, &mut same);
-            same == current.as_bytes()
-        });
-        let ties = match newest.sequence.as_bytes().cmp(at) {
+        let again = inserted().any(|change| change.as_bytes() == current.as_bytes());
+        let ties = match newest.sequence().cmp(at) {
             std::cmp::Ordering::Less => 0,
             std::cmp::Ordering::Equal => tied - i64::from(again),
             std::cmp::Ordering::Greater => tied - 1,
         };
-        let order = <ByPrecedence as crate::state::Order>::compare(&self.scratch.event, &current);
+        let order = <ByPrecedence as crate::state::Order>::compare(newest.as_bytes(), &current);
         if order == std::cmp::Ordering::Greater {
-            let next = Row::from(self.scratch.event.as_slice());
             events.set(&current, b"", 0);
-            events.add(&next, 1);
-            emit(key, shows(Some(&current), truncated), shows(Some(&next), truncated), out);
+            events.add(newest.as_bytes(), 1);
+            emit(key, shows(Some(&current), truncated), shows(Some(newest.as_bytes()), truncated), out);
         }
         ties
     }
@@ -284,10 +271,10 @@ impl State for Scd1State {
 }
 
 fn show_new(key: &Row, newest: Option<&Change>, truncated: Option<&Row>, out: &mut Out) {
-    if let Some(Change { sequence, upsert: Some(upsert) }) = newest
-        && truncated.is_none_or(|truncated| sequence > truncated)
+    if let Some(newest) = newest
+        && let Some(value) = shows(Some(newest.as_bytes()), truncated)
     {
-        out.push(((key.clone(), upsert.value.clone()), 1));
+        out.push(((key.clone(), newest.part(value)), 1));
     }
 }
 

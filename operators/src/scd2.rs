@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, consolidate_from};
 use crate::epochs::{Rows, Shared, shared};
-use crate::event::{ByPrecedence, Change, precedence};
+use crate::event::{ByPrecedence, Change};
 use crate::history::{History, historise};
 use crate::row::Row;
 use crate::snapshot::{Share, Snapshot, SnapshotError, State};
@@ -145,11 +145,11 @@ impl History<(Row, Version)> for Scd2State {
         out: &mut Vec<((Row, Version), Diff)>,
     ) -> i64 {
         let mut ties = 0;
-        Batch::new(changes).for_each(precedence, |key, group| {
+        Batch::new(changes).for_each(Ord::cmp, |key, group| {
             let mut events = self.events.at(key);
             if events.is_new() {
                 let index = group.len() > self.small;
-                ties += whole::begin(key, group, index, &mut self.scratch.event, &mut self.new, out);
+                ties += whole::begin(key, group, index, &mut self.scratch.bound, &mut self.new, out);
                 return;
             }
             let mut heads = self.heads.at(key);

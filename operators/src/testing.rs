@@ -365,13 +365,11 @@ pub(crate) fn winners(changes: &BTreeMap<(Row, Change), Diff>) -> BTreeMap<Row, 
         }
     }
     for changes in all.values_mut() {
-        changes.sort_by_key(|change| {
-            let upsert = change.upsert.clone();
-            (change.sequence.clone(), upsert.is_none(), upsert)
-        });
+        let place = |change: &Change| (change.sequence().to_vec(), change.upsert().is_none());
+        changes.sort_by(|a, b| (place(a), a.upsert()).cmp(&(place(b), b.upsert())));
         let mut winners: Vec<Change> = Vec::new();
         for change in changes.drain(..) {
-            if winners.last().is_some_and(|last| last.sequence == change.sequence) {
+            if winners.last().is_some_and(|last| last.sequence() == change.sequence()) {
                 winners.pop();
             }
             winners.push(change);
@@ -393,12 +391,13 @@ pub(crate) fn losers(changes: &BTreeMap<(Row, Change), Diff>) -> i64 {
 pub(crate) fn draw_change(random: &mut Random, keys: u64, sequences: u64, values: u64) -> (Row, Change) {
     let row = |text: String| Row::from(text.as_bytes());
     let key = row(format!("k{}", random.below(keys)));
-    let sequence = Row::from(random.below(sequences).to_be_bytes().as_slice());
+    let sequence = random.below(sequences).to_be_bytes();
     if random.below(5) == 0 {
-        return (key, Change::delete(sequence));
+        return (key, Change::delete(&sequence));
     }
     let tracked = format!("t{}", random.below(values));
-    let value = row(format!("{tracked}-{}", random.below(2)));
-    let rank = if random.below(2) == 0 { value.clone() } else { Row::default() };
-    (key, Change { sequence, upsert: Some(Upsert { rank, tracked: row(tracked), value }) })
+    let value = format!("{tracked}-{}", random.below(2));
+    let rank = if random.below(2) == 0 { value.as_bytes() } else { b"" };
+    let upsert = Upsert { rank, tracked: tracked.as_bytes(), value: value.as_bytes() };
+    (key, Change::new(&sequence, Some(upsert)))
 }

@@ -18,7 +18,7 @@ impl Truncates {
     pub(crate) fn apply(&mut self, changes: &[(Row, Diff)]) -> Vec<Row> {
         let mut before: BTreeMap<&Row, bool> = BTreeMap::new();
         for (sequence, diff) in changes {
-            let count = self.0.entry(sequence.clone()).or_default();
+            let count = self.0.entry(sequence.detached()).or_default();
             before.entry(sequence).or_insert(*count > 0);
             *count += *diff as i64;
         }

@@ -8,7 +8,7 @@ use arrow::array::{
 use arrow::compute::{SortColumn, SortOptions, concat, lexsort_to_indices, take};
 use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, Float64Type, SchemaRef};
 use arrow::error::ArrowError;
-use arrow::row::{RowConverter, SortField};
+use arrow::row::{RowConverter, Rows, SortField};
 use silverflow_operators::Row;
 
 pub use crate::plan::varies;
@@ -34,10 +34,14 @@ impl Codec {
         Codec::new(schema.fields().iter().map(|f| f.data_type()))
     }
 
-    /// Encodes all rows.
+    /// Encodes all rows, each for itself.
     pub fn encode(&self, columns: &[ArrayRef]) -> Result<Vec<Row>, ArrowError> {
-        let rows = self.converter.convert_columns(columns)?;
-        Ok(rows.iter().map(|row| Row::from(row.data())).collect())
+        Ok(self.encode_all(columns)?.iter().map(|row| Row::from(row.data())).collect())
+    }
+
+    /// Encodes all rows in one piece.
+    pub fn encode_all(&self, columns: &[ArrayRef]) -> Result<Rows, ArrowError> {
+        self.converter.convert_columns(columns)
     }
 
     /// Decodes rows that this codec, or one of the same types, has encoded.

@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef, BooleanArray, new_null_array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use arrow::row::Rows as Encoded;
 use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::{AsCollection, ExchangeData};
 use silverflow_operators::{
@@ -27,6 +28,7 @@ use super::codec::{Codec, normalise, varies};
 use super::eval::evaluate_rows;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
+use super::pack::Pack;
 use super::rules::{bad_row, internal};
 use super::states::Alarm;
 use crate::error::{Error, Result};
@@ -150,19 +152,25 @@ pub fn distinct<'s>(
     let owner = label.to_owned();
     let unique = if schema.fields().iter().any(|f| varies(f.data_type())) {
         let (keys, values) = (codec(schema, label)?, codec(schema, label)?);
+        let mut pack = Pack::new(builder.scope.peers());
         encode(builder, input, &rows_name, move |batch| {
             let wrong = broken(batch.epoch, &owner);
             let normal = normalise(batch.rows.columns()).map_err(&wrong)?;
-            let keys = keys.encode(&normal).map_err(&wrong)?;
-            let values = values.encode(batch.rows.columns()).map_err(&wrong)?;
-            Ok(keys.into_iter().zip(values).map(Some).collect())
+            let keys = keys.encode_all(&normal).map_err(&wrong)?;
+            let values = values.encode_all(batch.rows.columns()).map_err(&wrong)?;
+            for (key, value) in keys.iter().zip(values.iter()) {
+                pack.push(key.data(), |out| out.extend_from_slice(value.data()));
+            }
+            Ok(pack.take().map(Some).collect())
         })
         .dedup_with(&operator, builder.state(label, DedupState::new())?)
     } else {
         let values = codec(schema, label)?;
+        let mut pack = Pack::new(builder.scope.peers());
         encode(builder, input, &rows_name, move |batch| {
-            let values = values.encode(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
-            Ok(values.into_iter().map(Some).collect())
+            let values = values.encode_all(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
+            values.iter().for_each(|value| pack.push(value.data(), |_| {}));
+            Ok(pack.take().map(|(row, _)| Some(row)).collect())
         })
         .distinct_rows_with(&operator, builder.state(label, DistinctState::new())?)
     };
@@ -173,14 +181,14 @@ pub fn distinct<'s>(
     }))
 }
 
-/// The key of each row; `None` where a null in it matches nothing.
+/// The key of each row, and which of them match, where some match nothing because of a null.
 fn keys(
     exprs: &[Arc<dyn PhysicalExpr>],
     batch: &Batch,
     codec: &Codec,
     null_equal: bool,
     label: &str,
-) -> Result<Vec<Option<Row>>, Box<RowFault>> {
+) -> Result<(Encoded, Option<NullBuffer>), Box<RowFault>> {
     let wrong = broken(batch.epoch, label);
     let mut arrays = Vec::with_capacity(exprs.len());
     for expr in exprs {
@@ -188,18 +196,30 @@ fn keys(
             .map_err(|e| bad_row(batch.epoch, label, None, e.message, &batch.rows, e.index))?;
         arrays.push(array);
     }
-    let rows = normalise(&arrays).and_then(|columns| codec.encode(&columns)).map_err(wrong)?;
+    let rows = normalise(&arrays).and_then(|columns| codec.encode_all(&columns)).map_err(wrong)?;
     if null_equal {
-        return Ok(rows.into_iter().map(Some).collect());
+        return Ok((rows, None));
     }
     let mut nulls: Option<NullBuffer> = None;
     for array in &arrays {
         nulls = NullBuffer::union(nulls.as_ref(), array.logical_nulls().as_ref());
     }
-    Ok(match nulls {
-        None => rows.into_iter().map(Some).collect(),
-        Some(nulls) => rows.into_iter().zip(nulls.iter()).map(|(row, valid)| valid.then_some(row)).collect(),
-    })
+    Ok((rows, nulls))
+}
+
+/// Pairs of a key and a row, `None` instead of a key that matches nothing.
+fn pairs(
+    pack: &mut Pack,
+    (keys, matches): (Encoded, Option<NullBuffer>),
+    values: Option<&Encoded>,
+) -> impl Iterator<Item = (Option<Row>, Row)> {
+    let mut values = values.into_iter().flat_map(Encoded::iter);
+    for key in keys.iter() {
+        let value = values.next();
+        pack.push(key.data(), |out| out.extend_from_slice(value.as_ref().map_or(&[], |value| value.data())));
+    }
+    let matches = move |index| matches.as_ref().is_none_or(|nulls| nulls.is_valid(index));
+    pack.take().enumerate().map(move |(index, (key, value))| (matches(index).then_some(key), value))
 }
 
 /// An equality join of `rows` with `reference`.
@@ -234,24 +254,22 @@ pub fn match_rows<'s>(
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.rows.schema(), label)?);
     let (exprs, owner) = (node.row_key.clone(), label.to_owned());
+    let mut pack = Pack::new(builder.scope.peers());
     let rows = encode(builder, rows, &format!("{name}: rows"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
         let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
-        let values = value_codec.encode(batch.rows.columns()).map_err(&wrong)?;
-        Ok(keys.into_iter().zip(values).map(Some).collect())
+        let values = value_codec.encode_all(batch.rows.columns()).map_err(&wrong)?;
+        Ok(pairs(&mut pack, keys, Some(&values)).map(Some).collect())
     });
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.reference.schema(), label)?);
     let (exprs, owner) = (node.reference_key.clone(), label.to_owned());
+    let mut pack = Pack::new(builder.scope.peers());
     let reference = encode(builder, reference, &format!("{name}: reference"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
         let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
-        let values = if presence {
-            vec![Row::default(); keys.len()]
-        } else {
-            value_codec.encode(batch.rows.columns()).map_err(&wrong)?
-        };
-        Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
+        let values = if presence { None } else { Some(value_codec.encode_all(batch.rows.columns()).map_err(&wrong)?) };
+        Ok(pairs(&mut pack, keys, values.as_ref()).map(|(key, value)| Some((key?, value))).collect())
     });
 
     let what = match (node.once, node.unique) {

@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow::compute::{and, is_not_null, is_null, not};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
+use arrow::row::Rows as Encoded;
 use datafusion::physical_expr::PhysicalExpr;
 use differential_dataflow::AsCollection;
 use silverflow_operators::{
@@ -21,6 +22,7 @@ use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
 use super::keyed::{codec, decode};
 use super::metrics::Tally;
+use super::pack::Pack;
 use super::rules::{Judge, Reason, bad_row, internal};
 use crate::error::{Error, Fault, Result};
 use crate::pipeline::ScdType;
@@ -49,7 +51,7 @@ pub fn merge<'s>(
     let scope = builder.scope;
     let (mut changes, mut truncates, mut quarantine) = (Vec::new(), Vec::new(), Vec::new());
     for (flow, input) in cdc.flows.iter().zip(inputs) {
-        let events = Events::new(cdc, flow, judge)?;
+        let mut events = Events::new(cdc, flow, judge, scope.peers())?;
         let (keyed, truncate, invalid, faults) = fan_out(
             input,
             &format!("flow {}: events", flow.name),
@@ -122,6 +124,7 @@ struct Events {
     values: Values,
     judge: Judge,
     quarantine_invalid: bool,
+    pack: Pack,
 }
 
 /// How a value is packed.
@@ -140,7 +143,7 @@ fn types_of<'a>(schema: &'a SchemaRef, indices: &'a [usize]) -> impl Iterator<It
 }
 
 impl Events {
-    fn new(cdc: &CdcPlan, flow: &CdcFlow, judge: &Judge) -> Result<Self> {
+    fn new(cdc: &CdcPlan, flow: &CdcFlow, judge: &Judge, workers: usize) -> Result<Self> {
         let unsupported = |e| {
             Error::user("NOT_SUPPORTED", "values of these types cannot be kept in state yet")
                 .caused_by(e)
@@ -169,10 +172,11 @@ impl Events {
             },
             judge: judge.clone(),
             quarantine_invalid: cdc.quarantine_invalid,
+            pack: Pack::new(workers),
         })
     }
 
-    fn read(&self, batch: &Batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) {
+    fn read(&mut self, batch: &Batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) {
         if batch.rows.num_rows() == 0 {
             return;
         }
@@ -205,7 +209,7 @@ impl Events {
     }
 
     fn route(
-        &self,
+        &mut self,
         batch: &Batch,
         events: &Evaluated,
         fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>,
@@ -242,10 +246,10 @@ impl Events {
             let deleted = Chosen::new(batch, &layout, &events.sequence, &delete)?;
             self.passed(batch.epoch, deleted.batch.coming());
             let (keys, sequences) = self.identify(&deleted)?;
-            for (index, (key, sequence)) in keys.into_iter().zip(sequences).enumerate() {
-                let event = (key, Change { sequence, upsert: None });
-                fan.first.push((event, batch.epoch, diff(&deleted.batch, index)));
+            for (key, sequence) in keys.iter().zip(sequences.iter()) {
+                self.pack.push(key.data(), |out| Change::put(sequence.data(), None, out));
             }
+            self.send(&deleted.batch, fan);
         }
 
         let upsert = and(&change, &not(&delete)?)?;
@@ -334,43 +338,60 @@ impl Events {
         Ok(())
     }
 
-    fn identify(&self, chosen: &Chosen) -> Result<(Vec<Row>, Vec<Row>), ArrowError> {
-        let keys = self.key_codec.encode(&normalise(&pick(chosen.layout.columns(), &self.keys))?)?;
-        let sequences = self.sequence_codec.encode(&normalise(std::slice::from_ref(&chosen.sequence))?)?;
+    fn identify(&self, chosen: &Chosen) -> Result<(Encoded, Encoded), ArrowError> {
+        let keys = self.key_codec.encode_all(&normalise(&pick(chosen.layout.columns(), &self.keys))?)?;
+        let sequences = self.sequence_codec.encode_all(&normalise(std::slice::from_ref(&chosen.sequence))?)?;
         Ok((keys, sequences))
     }
 
-    fn upserts(&self, chosen: &Chosen, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) -> Result<(), ArrowError> {
+    /// The changes that are packed, one for each row of the batch.
+    fn send(&mut self, batch: &Batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>) {
+        for (index, (key, change)) in self.pack.take().enumerate() {
+            fan.first.push(((key, Change::packed(change)), batch.epoch, diff(batch, index)));
+        }
+    }
+
+    fn upserts(
+        &mut self,
+        chosen: &Chosen,
+        fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>,
+    ) -> Result<(), ArrowError> {
         let rows = chosen.batch.rows.num_rows();
         if rows == 0 {
             return Ok(());
         }
         let (keys, sequences) = self.identify(chosen)?;
         let columns = chosen.layout.columns();
-        let (values, ranks) = match &self.values {
+        // Where nulls are filled in, `tracked` is known only after that; with SCD type 1 nothing is tracked.
+        let tracks = matches!(self.values, Values::Plain(_)) && !self.tracked.is_empty();
+        let tracked = if tracks {
+            Some(self.tracked_codec.encode_all(&normalise(&pick(columns, &self.tracked))?)?)
+        } else {
+            None
+        };
+        let mut tracked = tracked.iter().flat_map(Encoded::iter);
+        let ids = keys.iter().zip(sequences.iter());
+        match &self.values {
             // The layout begins with the sources' own columns, so that the value ranks itself.
             Values::Plain(codec) => {
-                let values = codec.encode(columns)?;
-                let ranks = values.clone();
-                (values, ranks)
+                let values = codec.encode_all(columns)?;
+                for ((key, sequence), value) in ids.zip(values.iter()) {
+                    let tracked = tracked.next().map_or(&[][..], |tracked| tracked.data());
+                    let upsert = Upsert { tracked, ..Upsert::of(value.data()) };
+                    self.pack.push(key.data(), |out| Change::put(sequence.data(), Some(upsert), out));
+                }
             }
             Values::Cells(cells) => {
                 let own: Vec<usize> = (0..self.own).collect();
-                (cells.encode(columns)?, self.rank_codec.encode(&pick(columns, &own))?)
+                let values = cells.encode(columns)?;
+                let ranks = self.rank_codec.encode_all(&pick(columns, &own))?;
+                for ((key, sequence), (value, rank)) in ids.zip(values.iter().zip(ranks.iter())) {
+                    let upsert = Upsert { rank: rank.data(), tracked: &[], value };
+                    self.pack.push(key.data(), |out| Change::put(sequence.data(), Some(upsert), out));
+                }
             }
-        };
-        // Where nulls are filled in, `tracked` is known only after that; with SCD type 1 nothing is tracked.
-        let tracked = match &self.values {
-            Values::Plain(_) if !self.tracked.is_empty() => {
-                self.tracked_codec.encode(&normalise(&pick(columns, &self.tracked))?)?
-            }
-            _ => vec![Row::default(); rows],
-        };
-        let parts = keys.into_iter().zip(sequences).zip(ranks.into_iter().zip(tracked).zip(values));
-        for (index, ((key, sequence), ((rank, tracked), value))) in parts.enumerate() {
-            let upsert = Some(Upsert { rank, tracked, value });
-            fan.first.push(((key, Change { sequence, upsert }), chosen.batch.epoch, diff(&chosen.batch, index)));
         }
+        self.send(&chosen.batch, fan);
         Ok(())
     }
 }
@@ -442,21 +463,23 @@ fn encode_filled<'s>(
         &format!("{label}: filled values"),
         label,
         move |chunk: &mut [((Row, Change), Epoch, Diff)]| {
-            let bytes: Vec<&[u8]> =
-                chunk.iter().filter_map(|((_, c), _, _)| c.upsert.as_ref().map(|u| u.value.as_bytes())).collect();
+            let upserts = chunk.iter().filter_map(|((_, change), _, _)| change.upsert());
+            let bytes: Vec<&[u8]> = upserts.map(|upsert| upsert.value).collect();
             if bytes.is_empty() {
                 return Ok(());
             }
             let columns = cells.decode(&bytes)?;
-            let packed = values.encode(&columns)?;
+            let packed = values.encode_all(&columns)?;
             let tracked = if tracked.is_empty() {
-                vec![Row::default(); packed.len()]
+                None
             } else {
-                tracked_codec.encode(&normalise(&pick(&columns, &tracked))?)?
+                Some(tracked_codec.encode_all(&normalise(&pick(&columns, &tracked))?)?)
             };
-            let upserts = chunk.iter_mut().filter_map(|((_, c), _, _)| c.upsert.as_mut());
-            for (upsert, (value, tracked)) in upserts.zip(packed.into_iter().zip(tracked)) {
-                *upsert = Upsert { rank: value.clone(), tracked, value };
+            let mut tracked = tracked.iter().flat_map(Encoded::iter);
+            let upserts = chunk.iter_mut().map(|((_, change), _, _)| change).filter(|change| !change.is_delete());
+            for (change, value) in upserts.zip(packed.iter()) {
+                let tracked = tracked.next().map_or(&[][..], |tracked| tracked.data());
+                *change = Change::new(change.sequence(), Some(Upsert { tracked, ..Upsert::of(value.data()) }));
             }
             Ok(())
         },

@@ -11,6 +11,7 @@ mod keyed;
 mod merge;
 mod metrics;
 mod moments;
+mod pack;
 mod rules;
 mod states;
 #[cfg(test)]

@@ -22,11 +22,11 @@ fn draw(random: &mut Random, keys: u64, sequences: u64) -> (Row, Change) {
     let key = Row::from(format!("k{}", random.below(keys)).as_bytes());
     let at = sequence(random.below(sequences));
     if random.below(7) == 0 {
-        return (key, Change::delete(at));
+        return (key, Change::delete(&at));
     }
-    let value = Row::from((0..3).map(|_| b"---xy"[random.below(5) as usize]).collect::<Vec<u8>>());
-    let rank = Row::from(format!("{}", random.below(3)).as_bytes());
-    (key, Change { sequence: at, upsert: Some(Upsert { rank, tracked: value.clone(), value }) })
+    let value = (0..3).map(|_| b"---xy"[random.below(5) as usize]).collect::<Vec<u8>>();
+    let rank = random.below(3).to_string();
+    (key, Change::new(&at, Some(Upsert { rank: rank.as_bytes(), ..Upsert::of(&value) })))
 }
 
 fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Diff>) -> BTreeMap<(Row, Change), Diff> {
@@ -35,7 +35,7 @@ fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Dif
         // Truncates are deletes among the winners, and win.
         let mut all: BTreeMap<Row, (bool, Option<Change>)> = BTreeMap::new();
         for winner in winners {
-            all.insert(winner.sequence.clone(), (false, Some(winner)));
+            all.insert(Row::from(winner.sequence()), (false, Some(winner)));
         }
         for (sequence, count) in truncates {
             if *count > 0 {
@@ -44,14 +44,13 @@ fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Dif
         }
         let mut previous: Option<Row> = None;
         for (truncate, winner) in all.into_values() {
-            match winner {
-                Some(Change { sequence, upsert: Some(upsert) }) if !truncate => {
-                    let value = merge(previous.as_deref(), &upsert.value);
-                    previous = Some(value.clone());
-                    let upsert = Some(Upsert { value, ..upsert });
-                    out.insert((key.clone(), Change { sequence, upsert }), 1);
+            match winner.as_ref().map(|winner| (winner.sequence(), winner.upsert())) {
+                Some((sequence, Some(upsert))) if !truncate => {
+                    let value = merge(previous.as_deref(), upsert.value);
+                    out.insert((key.clone(), Change::new(sequence, Some(Upsert { value: &value, ..upsert }))), 1);
+                    previous = Some(value);
                 }
-                Some(Change { sequence, upsert: None }) => {
+                Some((sequence, None)) => {
                     previous = None;
                     out.insert((key.clone(), Change::delete(sequence)), 1);
                 }
@@ -111,18 +110,13 @@ fn equals_the_oracle_across_segments_and_snapshots() {
 #[test]
 fn a_late_update_goes_as_far_as_it_is_inherited() {
     let key = Row::from(b"k");
-    let at = |n: u64, value: &str| {
-        let value = Row::from(value.as_bytes());
-        Change { sequence: sequence(n), upsert: Some(Upsert { rank: value.clone(), tracked: value.clone(), value }) }
-    };
+    let at = |n: u64, value: &str| Change::new(&sequence(n), Some(Upsert::of(value.as_bytes())));
     let mut state = FillState::new();
     let mut out = Vec::new();
     let first: Vec<_> = [at(1, "a--"), at(4, "--c"), at(6, "b--"), at(8, "---")].map(|c| ((key.clone(), c), 1)).into();
     state.apply(&first, &[], &merge, &mut out);
     let values = |out: &[((Row, Change), Diff)]| -> Vec<(String, Diff)> {
-        out.iter()
-            .map(|((_, c), d)| (String::from_utf8(c.upsert.clone().unwrap().value.to_vec()).unwrap(), *d))
-            .collect()
+        out.iter().map(|((_, c), d)| (String::from_utf8(c.upsert().unwrap().value.to_vec()).unwrap(), *d)).collect()
     };
     let text = |list: &[(&str, Diff)]| list.iter().map(|(s, d)| ((*s).to_owned(), *d)).collect::<Vec<_>>();
     assert_eq!(values(&out), text(&[("a--", 1), ("a-c", 1), ("b-c", 1), ("b-c", 1)]));
@@ -130,8 +124,8 @@ fn a_late_update_goes_as_far_as_it_is_inherited() {
     state.apply(&[((key.clone(), at(2, "z--")), 1)], &[], &merge, &mut out);
     assert_eq!(values(&out), text(&[("z--", 1), ("a-c", -1), ("z-c", 1)]));
     out.clear();
-    state.apply(&[((key.clone(), Change::delete(sequence(5))), 1)], &[], &merge, &mut out);
+    state.apply(&[((key.clone(), Change::delete(&sequence(5))), 1)], &[], &merge, &mut out);
     assert_eq!(out.len(), 5);
-    let upserts: Vec<_> = out.into_iter().filter(|((_, c), _)| c.upsert.is_some()).collect();
+    let upserts: Vec<_> = out.into_iter().filter(|((_, c), _)| c.upsert().is_some()).collect();
     assert_eq!(values(&upserts), text(&[("b-c", -1), ("b--", 1), ("b-c", -1), ("b--", 1)]));
 }

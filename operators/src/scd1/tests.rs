@@ -14,10 +14,11 @@ fn oracle(changes: &BTreeMap<(Row, Change), Diff>, truncates: &BTreeMap<Row, Dif
     let truncated = truncates.iter().filter(|(_, count)| **count > 0).map(|(sequence, _)| sequence).max();
     let mut out = BTreeMap::new();
     for (key, winners) in winners(changes) {
-        if let Some(Change { sequence, upsert: Some(upsert) }) = winners.last()
-            && truncated.is_none_or(|truncated| sequence > truncated)
+        if let Some(winner) = winners.last()
+            && let Some(upsert) = winner.upsert()
+            && truncated.is_none_or(|truncated| winner.sequence() > truncated.as_bytes())
         {
-            out.insert((key, upsert.value.clone()), 1);
+            out.insert((key, Row::from(upsert.value)), 1);
         }
     }
     out
@@ -90,9 +91,7 @@ fn equals_the_oracle_across_segments_and_snapshots() {
 }
 
 fn upsert(at: u64, value: &str) -> Change {
-    let value = Row::from(value.as_bytes());
-    let upsert = crate::Upsert { rank: value.clone(), tracked: value.clone(), value };
-    Change { sequence: sequence(at), upsert: Some(upsert) }
+    Change::new(&sequence(at), Some(crate::Upsert::of(value.as_bytes())))
 }
 
 /// Truncate at 3 takes what was last written at 1 and 2 and leaves what was last written at 6.

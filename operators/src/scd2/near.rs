@@ -4,20 +4,19 @@ use super::whole::{Stretch, difference};
 use super::{Version, heads};
 use crate::Diff;
 use crate::batch::Group;
-use crate::event::{ByPrecedence, Change, Event, above, below, encode, winner_at};
+use crate::event::{ByPrecedence, Change, Event, above, below, winner_at};
 use crate::row::Row;
 use crate::state::KeyMut;
 
 /// Bounds for searching, kept to reuse their allocation.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) event: Vec<u8>,
     below: Vec<u8>,
     above: Vec<u8>,
     /// The winner of a sequence before the change, encoded.
     old: Vec<u8>,
     /// Any other order that is looked for.
-    bound: Vec<u8>,
+    pub(super) bound: Vec<u8>,
 }
 
 /// A piece of history around the sequence that changes: `tracked` is `None` where there is no row.
@@ -44,11 +43,11 @@ pub(super) fn change(
     out: &mut Vec<((Row, Version), Diff)>,
 ) -> i64 {
     let mut ties = 0;
-    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+    for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
         let Some((first, _)) = same.first() else {
             continue;
         };
-        let sequence = &first.sequence;
+        let sequence = first.sequence();
         below(sequence, &mut scratch.below);
         above(sequence, &mut scratch.above);
         scratch.old.clear();
@@ -57,8 +56,7 @@ pub(super) fn change(
         }
         let mut appeared = 0;
         for (change, diff) in same {
-            encode(change, &mut scratch.event);
-            let (before, after) = events.add(&scratch.event, *diff);
+            let (before, after) = events.add(change.as_bytes(), *diff);
             appeared += i64::from(after > 0) - i64::from(before > 0);
         }
         let old = (!scratch.old.is_empty()).then(|| Event::decode(&scratch.old));
@@ -77,7 +75,7 @@ pub(super) fn change(
 #[allow(clippy::too_many_arguments, reason = "the two winners, the state of the key, and where results go")]
 fn rewrite(
     key: &Row,
-    sequence: &Row,
+    sequence: &[u8],
     old: Option<Event<'_>>,
     new: Option<Event<'_>>,
     events: &KeyMut<'_, ByPrecedence>,

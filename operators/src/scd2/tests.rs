@@ -12,32 +12,31 @@ fn row(text: impl AsRef<[u8]>) -> Row {
 }
 
 fn upsert(sequence: u64, tracked: &str, value: &str) -> Change {
-    let upsert = Upsert { rank: row(value), tracked: row(tracked), value: row(value) };
-    Change { sequence: row(sequence.to_be_bytes()), upsert: Some(upsert) }
+    let upsert = Upsert { tracked: tracked.as_bytes(), ..Upsert::of(value.as_bytes()) };
+    Change::new(&sequence.to_be_bytes(), Some(upsert))
 }
 
 fn delete(sequence: u64) -> Change {
-    Change::delete(row(sequence.to_be_bytes()))
+    Change::delete(&sequence.to_be_bytes())
 }
 
 /// The definition, read aloud.
 fn history(winners: &[Change]) -> Vec<Version> {
     let mut versions: Vec<Version> = Vec::new();
     for (i, winner) in winners.iter().enumerate() {
-        let before = i.checked_sub(1).and_then(|i| winners[i].upsert.as_ref());
-        let continues =
-            before.is_some_and(|before| winner.upsert.as_ref().is_some_and(|own| own.tracked == before.tracked));
-        match (&winner.upsert, versions.last_mut()) {
-            (Some(upsert), Some(version)) if continues => version.value = upsert.value.clone(),
+        let before = i.checked_sub(1).and_then(|i| winners[i].upsert());
+        let continues = before.is_some_and(|before| winner.upsert().is_some_and(|own| own.tracked == before.tracked));
+        match (winner.upsert(), versions.last_mut()) {
+            (Some(upsert), Some(version)) if continues => version.value = row(upsert.value),
             (upsert, last) => {
                 if let Some(version) = last.filter(|version| version.end.is_none()) {
-                    version.end = Some(winner.sequence.clone());
+                    version.end = Some(row(winner.sequence()));
                 }
-                let start = winner.sequence.clone();
+                let start = row(winner.sequence());
                 versions.extend(upsert.iter().map(|upsert| Version {
                     start: start.clone(),
                     end: None,
-                    value: upsert.value.clone(),
+                    value: row(upsert.value),
                 }));
             }
         }
@@ -208,8 +207,8 @@ fn an_event_takes_little_memory() {
             .map(|n| {
                 let key = row(format!("key {:014}", n * 7 % (100_000 / events_a_key)));
                 let value = format!("{n:064}");
-                let upsert = Upsert { rank: row(&value), tracked: row(&value.as_bytes()[56..]), value: row(&value) };
-                ((key, Change { sequence: row(n.to_be_bytes()), upsert: Some(upsert) }), 1)
+                let upsert = Upsert { tracked: &value.as_bytes()[56..], ..Upsert::of(value.as_bytes()) };
+                ((key, Change::new(&n.to_be_bytes(), Some(upsert))), 1)
             })
             .collect();
         let mut state = Scd2State::new();

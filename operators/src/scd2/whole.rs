@@ -5,54 +5,51 @@ use std::cmp::Ordering;
 use super::{Version, heads};
 use crate::Diff;
 use crate::batch::Group;
-use crate::event::{ByPrecedence, Change, Event, encode};
+use crate::event::{ByPrecedence, Change, Event};
 use crate::row::Row;
 use crate::state::{KeyMut, Order, Run};
+
+/// The run that is open: the change that began it, and the last one of it.
+type Open<'a> = ((&'a Change, Event<'a>), (&'a Change, Event<'a>));
 
 /// The changes of a key that has no state.
 pub(super) fn begin(
     key: &Row,
     group: &Group<'_, Change>,
     index: bool,
-    event: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
     (events, heads): &mut (Run<ByPrecedence>, Run),
     out: &mut Vec<((Row, Version), Diff)>,
 ) -> i64 {
     let mut ties = 0;
-    // Start, tracked and value of the run that is open.
-    let mut open: Option<(&Row, &Row, &Row)> = None;
-    let mut emit = |run: Option<(&Row, &Row, &Row)>, end: Option<&Row>| {
-        if let Some((start, _, value)) = run {
-            let version = Version { start: start.clone(), end: end.cloned(), value: value.clone() };
+    let mut open: Option<Open<'_>> = None;
+    let mut emit = |run: Option<Open<'_>>, end: Option<Row>| {
+        if let Some(((first, head), (last, event))) = run {
+            let version = Version { start: first.part(head.sequence), end, value: last.part(event.value) };
             out.push(((key.clone(), version), 1));
         }
     };
     if index {
         heads.push(heads::MARK, b"", 1);
     }
-    for same in group.chunk_by(|a, b| a.0.sequence == b.0.sequence) {
+    for same in group.chunk_by(|a, b| a.0.sequence() == b.0.sequence()) {
         for (change, count) in same {
-            encode(change, event);
-            events.push(event, b"", *count);
+            events.push(change.as_bytes(), b"", *count);
         }
         let live = same.iter().filter(|(_, count)| *count > 0).count() as i64;
         ties += (live - 1).max(0);
         let Some((winner, _)) = same.iter().rfind(|(_, count)| *count > 0) else {
             continue;
         };
-        let sequence = &winner.sequence;
-        let tracked = winner.upsert.as_ref().map(|upsert| &upsert.tracked);
-        if tracked != open.map(|(_, tracked, _)| tracked) {
+        let event = winner.event();
+        if event.tracked() != open.and_then(|(_, (_, last))| last.tracked()) {
             if index {
-                heads::head(sequence, event);
-                heads.push(event, b"", 1);
+                heads::head(event.sequence, buffer);
+                heads.push(buffer, b"", 1);
             }
-            emit(open.take(), Some(sequence));
+            emit(open.take(), Some(winner.part(event.sequence)));
         }
-        open = winner.upsert.as_ref().map(|upsert| {
-            let start = open.map_or(sequence, |(start, _, _)| start);
-            (start, &upsert.tracked, &upsert.value)
-        });
+        open = (!event.is_delete()).then(|| (open.map_or((*winner, event), |(first, _)| first), (*winner, event)));
     }
     emit(open, None);
     events.close_key(key);
@@ -69,29 +66,21 @@ pub(super) fn change(
     heads: Option<&mut KeyMut<'_>>,
     out: &mut Vec<((Row, Version), Diff)>,
 ) -> i64 {
-    let mut buffer = Vec::new();
-    let changed: Vec<(Row, i64)> = group
-        .iter()
-        .map(|(change, diff)| {
-            encode(change, &mut buffer);
-            (Row::from(buffer.as_slice()), *diff)
-        })
-        .collect();
     let (mut old, mut new) = (History::default(), History::default());
     let mut stored = events.scan().peekable();
-    let mut arriving = changed.iter().peekable();
+    let mut arriving = group.iter().peekable();
     loop {
         let order = match (stored.peek(), arriving.peek()) {
             (None, None) => break,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
-            (Some(stored), Some((event, _))) => ByPrecedence::compare(stored.order, event),
+            (Some(stored), Some((change, _))) => ByPrecedence::compare(stored.order, change.as_bytes()),
         };
         let here = if order == Ordering::Greater { None } else { stored.next() };
         let diff = if order == Ordering::Less { None } else { arriving.next() };
         let before = here.map_or(0, |entry| entry.count);
         let after = before + diff.map_or(0, |(_, diff)| *diff);
-        let bytes = here.map(|entry| entry.order).or(diff.map(|(event, _)| event.as_bytes()));
+        let bytes = here.map(|entry| entry.order).or(diff.map(|(change, _)| change.as_bytes()));
         let event = Event::decode(bytes.unwrap_or_default());
         if before > 0 {
             old.push(event);
@@ -109,13 +98,14 @@ pub(super) fn change(
         let known = if heads::indexed(heads) { old.heads.as_slice() } else { &[] };
         (moved(known, &new.heads), heads)
     });
-    for (event, diff) in &changed {
-        events.add(event, *diff);
+    for (change, diff) in group {
+        events.add(change.as_bytes(), *diff);
     }
     if let Some((moves, heads)) = moves {
         if !heads::indexed(heads) {
             heads.set(heads::MARK, b"", 1);
         }
+        let mut buffer = Vec::new();
         for (sequence, is_head) in &moves {
             heads::set(heads, sequence, *is_head, &mut buffer);
         }

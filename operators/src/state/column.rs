@@ -7,6 +7,8 @@ use super::stored::Stored;
 
 /// Places in a file are multiples of this, so that no two columns share a page.
 const ALIGNMENT: usize = 1 << 12;
+/// What is larger than this grows in larger steps.
+const LARGE: usize = 1 << 22;
 /// Bytes that wait in memory before they are written.
 pub(super) const BUFFER: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
 
@@ -37,7 +39,17 @@ impl Column {
 
     #[inline]
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.bytes.capacity() - self.bytes.len() < bytes.len() {
+            self.grow(bytes.len());
+        }
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// What is large grows by more than the usual factor of two: room that is not touched costs nothing, a copy does.
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        let room = self.bytes.capacity();
+        self.bytes.reserve(if room < LARGE { bytes } else { bytes.max(3 * room) });
     }
 
     pub(super) fn reserve(&mut self, bytes: usize) {
@@ -46,7 +58,7 @@ impl Column {
 
     /// Memory in use.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.len()
     }
 
     pub(super) fn clear(&mut self) {

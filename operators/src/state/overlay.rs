@@ -21,6 +21,11 @@ impl HashedKey {
     pub(super) fn new(key: &Row) -> Self {
         HashedKey { hash: stable_hash(key), key: key.clone() }
     }
+
+    /// As it may be kept: the key at hand may be a part of much else.
+    fn detached(&self) -> Self {
+        HashedKey { hash: self.hash, key: self.key.detached() }
+    }
 }
 
 impl Hash for HashedKey {
@@ -91,7 +96,7 @@ impl Overlay {
                     *slot = cells;
                 }
             }
-            (false, false) => _ = self.keys.insert(key.clone(), cells),
+            (false, false) => _ = self.keys.insert(key.detached(), cells),
         }
     }
 

@@ -31,8 +31,8 @@ fn key(prefix: &str, number: u64) -> Row {
 }
 
 /// The part of a row at `from`, eight bytes of it.
-fn part(row: &Row, from: usize) -> Row {
-    Row::from(row.as_bytes().get(from..from + 8).unwrap_or_default())
+fn part(row: &Row, from: usize) -> &[u8] {
+    row.as_bytes().get(from..from + 8).unwrap_or_default()
 }
 
 pub(super) fn run(feed: &[Arrival], progress: &mut dyn FnMut(u64, u64)) -> Result<Measured> {
@@ -50,9 +50,8 @@ pub(super) fn run(feed: &[Arrival], progress: &mut dyn FnMut(u64, u64)) -> Resul
         let checked = rows.lookup(reference, LookupKind::Left, "order of an item");
         let resolved = checked.flat_map(|(value, order)| {
             order.map(|_| {
-                let upsert = Upsert { rank: value.clone(), tracked: part(&value, 16), value: value.clone() };
-                let change = Change { sequence: part(&value, 8), upsert: Some(upsert) };
-                (part(&value, 0), change)
+                let upsert = Upsert { tracked: part(&value, 16), ..Upsert::of(&value) };
+                (value.part(part(&value, 0)), Change::new(part(&value, 8), Some(upsert)))
             })
         });
         let history = resolved.scd2("history of an item", |_, _| {});
