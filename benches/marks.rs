@@ -301,7 +301,7 @@ fn bulk_load() {
     for _ in 0..3 {
         let mut sorted = feed.clone();
         let start = ThreadTime::now();
-        sorted.sort_unstable_by(|((a, x), _), ((b, y), _)| (a, &x.sequence).cmp(&(b, &y.sequence)));
+        sorted.sort_unstable_by(|((a, x), _), ((b, y), _)| (a, x.sequence()).cmp(&(b, y.sequence())));
         let sorting = start.elapsed().as_secs_f64();
         drop(sorted);
         let (mut state, mut out) = (Scd2State::new(), Vec::new());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use silverflow_benches::{Spread, changes, histories, lookups, negated, references};
-use silverflow_operators::{Frozen, LookupKind, LookupState, Scd2State, Sealed, Share, Snapshot, State};
+use silverflow_operators::{Change, Frozen, LookupKind, LookupState, Scd2State, Sealed, Share, Snapshot, State};
 
 const LOADED: u64 = 100_000;
 const BATCHES: [u64; 3] = [1, 100, 10_000];
@@ -44,9 +44,9 @@ fn scd2_history(criterion: &mut Criterion) {
         state.apply(&histories(10, 0, events), &mut Vec::new());
         // In the middle of a history, where both neighbours matter.
         let one = histories(10, events, events + 1);
-        let moved = one.into_iter().map(|((key, mut change), diff)| {
-            change.sequence = silverflow_benches::number(events / 2);
-            ((key, change), diff)
+        let moved = one.into_iter().map(|((key, change), diff)| {
+            let sequence = (events / 2).to_be_bytes();
+            ((key, Change::new(&sequence, change.upsert())), diff)
         });
         let one: Vec<_> = moved.collect();
         let back = negated(&one);

@@ -218,7 +218,7 @@ pub fn stable_hash(key: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
 
@@ -226,6 +226,24 @@ mod tests {
     fn hash_never_changes() {
         assert_eq!(stable_hash(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(stable_hash(b"silverflow"), 0xf4fa_a010_da7b_67ec);
+    }
+
+    #[test]
+    fn parts_of_a_block_are_rows_like_others() {
+        let block = Block::new(b"silverflow");
+        let rows = [block.row(0..6), block.row(6..10), block.row(3..3), block.row(8..11)];
+        assert_eq!(rows.each_ref().map(Row::as_bytes), [&b"silver"[..], b"flow", b"", b""]);
+        assert_eq!(rows[0], Row::from(b"silver"));
+        let row = &rows[0];
+        for part in [&row[0..6], &row[2..4], &row[6..], b"elsewhere"] {
+            assert_eq!(row.part(part).as_bytes(), part);
+        }
+        assert_eq!(Row::default().part(b"x"), Row::from(b"x"));
+        for row in rows {
+            let own = row.detached();
+            assert_eq!(own, row);
+            assert!(own.block.is_none_or(|block| block.slice.len() == row.len()));
+        }
     }
 
     #[test]
