@@ -45,7 +45,7 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
-pub use fingerprint::{SCD_TYPE, UPSTREAM};
+pub use fingerprint::{SCD_TYPE, SEQUENCE_TYPE, UPSTREAM};
 pub use frame::plan_frame;
 pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
