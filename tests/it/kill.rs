@@ -184,8 +184,8 @@ fn killed_at_random_moments_while_files_arrive() {
         }
     }
     assert!(killed * 3 > rounds(), "only {killed} of {} rounds were killed", rounds());
-    assert!(ordering * 30 > rounds(), "only {ordering} of {} rounds were killed while tables are ordered", rounds());
-    assert!(checkpoints.len() * 4 > rounds(), "only {} files of checkpoints were met", checkpoints.len());
+    assert!(ordering > 0, "no round was killed while tables are brought into order");
+    assert!(checkpoints.len() * 20 > rounds(), "only {} files of checkpoints were met", checkpoints.len());
     std::fs::write(project.spec(), &spec).unwrap();
     project.run(2).unwrap();
 
