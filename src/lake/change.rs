@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use roaring::RoaringBitmap;
 use serde_json::Value;
 
 use super::data::{DataFile, Encoded, Packer, Reader};
 use super::difference::Difference;
-use super::index::{RowHash, RowHasher};
+use super::index::{FileIndex, RowHash, RowHasher, short};
 use super::policy::Limits;
 use super::storage::blocking;
 use super::table::Table;
@@ -30,6 +31,15 @@ pub(crate) struct Change {
     pub(crate) touched: Vec<(u32, Option<DataFile>)>,
     /// Rows that stay but stand in the new files, before the inserted ones and in this order.
     pub(crate) kept: Vec<RowHash>,
+    /// Where rows are in the new files, by their ordinal, if that was made beside the writing.
+    pub(crate) indexes: BTreeMap<u32, FileIndex>,
+}
+
+/// What becomes of the rows of a commit.
+struct Written {
+    files: Vec<Encoded>,
+    kept: Vec<RowHash>,
+    indexes: BTreeMap<u32, FileIndex>,
 }
 
 impl Change {
@@ -71,9 +81,9 @@ impl Table {
                 change.touched.push((id, Some(file)));
             }
         }
-        let (encoded, kept) = self.encode(rewritten, difference, now).await?;
-        change.kept = kept;
-        change.add(&self.location, encoded);
+        let written = self.encode(rewritten, difference, now).await?;
+        (change.kept, change.indexes) = (written.kept, written.indexes);
+        change.add(&self.location, written.files);
         change.writes.extend(vectors.finish().map(|(name, bytes)| (format!("{}/{name}", self.location), bytes)));
         Ok(change)
     }
@@ -83,21 +93,21 @@ impl Table {
         let mut change = Change { actions: definition.to_vec(), ..Change::default() };
         change.actions.extend(self.files.values().map(|file| file.remove(true, now)));
         change.touched.extend(self.files.keys().map(|id| (*id, None)));
-        let (encoded, _) = self.encode(Vec::new(), difference, now).await?;
-        change.add(&self.location, encoded);
+        let written = self.encode(Vec::new(), difference, now).await?;
+        change.indexes = written.indexes;
+        change.add(&self.location, written.files);
         Ok(change)
     }
 
     /// New files with what is left in some files, and the inserted rows.
-    async fn encode(
-        &self,
-        left: Vec<DataFile>,
-        difference: &Arc<Difference>,
-        now: i64,
-    ) -> Result<(Vec<Encoded>, Vec<RowHash>)> {
+    async fn encode(&self, left: Vec<DataFile>, difference: &Arc<Difference>, now: i64) -> Result<Written> {
+        let rows = difference.inserts.iter().map(RecordBatch::num_rows).sum();
+        let limit = Limits::of(self.rewrites).settled;
+        // On a thread of its own: encoding takes longer.
+        let notes = difference.hashes.is_none() && left.is_empty() && self.notes(rows);
         let (lake, location) = (self.lake.clone(), self.location.clone());
         let (stored, keys) = (Arc::clone(&self.stored), stored_schema(&self.schema)?);
-        let mut packer = Packer::new(&self.stored, &self.layout, Limits::of(self.rewrites).settled, now);
+        let mut packer = Packer::new(&self.stored, &self.layout, limit, now);
         let difference = Arc::clone(difference);
         let runtime = tokio::runtime::Handle::current();
         blocking(move || {
@@ -111,11 +121,43 @@ impl Table {
                     kept.extend(hasher.hash(&conform(&batch, &keys)?)?);
                 }
             }
-            for batch in &difference.inserts {
-                packer.push(&conform(batch, &stored)?)?;
-            }
-            Ok((packer.finish()?, kept))
+            let inserts = &difference.inserts;
+            let hash = || indexed(inserts, &hasher, limit);
+            let encode = move || {
+                for batch in inserts {
+                    packer.push(&conform(batch, &stored)?)?;
+                }
+                packer.finish()
+            };
+            let (files, indexes) = std::thread::scope(|scope| {
+                let indexes = notes.then(|| scope.spawn(hash));
+                (encode(), indexes.map(std::thread::ScopedJoinHandle::join))
+            });
+            let panicked = |_| Error::internal("hashing rows panicked");
+            let indexes = indexes.transpose().map_err(panicked)?.transpose()?.unwrap_or_default();
+            Ok(Written { files: files?, kept, indexes })
         })
         .await
     }
+}
+
+/// Where rows are in files of at most `limit` rows, by the ordinal of the file.
+fn indexed(batches: &[RecordBatch], hasher: &RowHasher, limit: usize) -> Result<BTreeMap<u32, FileIndex>> {
+    let mut indexes = BTreeMap::new();
+    let mut rows: Vec<(u64, u32)> = Vec::new();
+    let (mut file, mut row) = (0, 0);
+    for batch in batches {
+        for hash in hasher.hash(batch)? {
+            rows.push((short(&hash), row));
+            row += 1;
+            if row as usize == limit {
+                indexes.insert(file, FileIndex::new(std::mem::take(&mut rows)));
+                (file, row) = (file + 1, 0);
+            }
+        }
+    }
+    if !rows.is_empty() {
+        indexes.insert(file, FileIndex::new(rows));
+    }
+    Ok(indexes)
 }

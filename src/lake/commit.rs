@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::change::Change;
 use super::difference::Difference;
-use super::index::{Known, Position, indexes, short};
+use super::index::{Position, indexes, short};
 use super::log::{Outcome, now_millis};
 use super::policy::Limits;
 use super::storage::blocking;
@@ -52,8 +52,8 @@ impl Table {
     ///
     /// In a table with the property `silverflow.sink` = `rewrite` the files in which rows go are rewritten instead.
     ///
-    /// Costs what changes. From the first delete on 12 bytes are held for each row; of a large file they are stored, once
-    /// it has been read to learn them.
+    /// Costs what changes. From the first delete on 12 bytes are held for each row; of a large file they are stored, when
+    /// it is written or has been read to learn them.
     ///
     /// # Errors
     /// `TABLE_CHANGED_OUTSIDE` (external) if another writer changed the table; `FENCED` (external) if a run of a greater
@@ -118,7 +118,7 @@ impl Table {
     ) -> Result<Option<Committed>> {
         let now = now_millis();
         let found = self.locate(difference).await?;
-        let Change { actions, writes, added, touched, kept } = match &self.replacement {
+        let Change { actions, writes, added, touched, kept, indexes: noted } = match &self.replacement {
             Some(definition) => self.replace(definition, difference, now).await?,
             None => self.change(by_file(&found), difference, now).await?,
         };
@@ -181,14 +181,13 @@ impl Table {
             self.files.insert(self.next_file, file);
             self.next_file += 1;
         }
-        if let Some(index) = &mut self.index {
-            // Without hashes the files are read when a row is to go.
-            if let Some(hashes) = &difference.hashes {
-                let hashes = kept.iter().chain(hashes).map(short);
-                let rows = hashes.zip(positions(first, Limits::of(self.rewrites).settled));
-                index.extend(indexes(rows).map(|(id, index)| (id, Known::fresh(index))));
-            }
+        // Without hashes the files are read when a row is to go.
+        if let Some(hashes) = difference.hashes.as_ref().filter(|_| self.index.is_some()) {
+            let hashes = kept.iter().chain(hashes).map(short);
+            let rows = hashes.zip(positions(first, Limits::of(self.rewrites).settled));
+            indexes(rows).for_each(|(id, index)| self.note(id, index));
         }
+        noted.into_iter().for_each(|(ordinal, index)| self.note(first + ordinal, index));
         self.committed(version);
         self.replacement = None;
         self.epoch = Some(epoch);

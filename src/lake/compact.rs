@@ -11,7 +11,7 @@ use serde_json::{Map, json};
 
 use super::commit::positions;
 use super::data::{DataFile, Encoded, Packer, Reader};
-use super::index::{FileIndex, Known, Position, RowHasher, indexes, short};
+use super::index::{FileIndex, Position, RowHasher, indexes, short};
 use super::layout::Layout;
 use super::log::{Outcome, now_millis};
 use super::policy::{Aim, Limits, choose};
@@ -64,14 +64,16 @@ impl Table {
         if chosen.is_empty() {
             return Ok(None);
         }
+        let files: Vec<_> = chosen.iter().filter_map(|id| self.files.get(id).map(|file| (*id, file.clone()))).collect();
+        let rows = usize::try_from(files.iter().map(|(_, file)| file.live()).sum::<u64>()).unwrap_or(usize::MAX);
         Ok(Some(Compaction {
             lake: self.lake.clone(),
             location: self.location.clone(),
             stored: Arc::clone(&self.stored),
-            keys: self.index.as_ref().map(|_| stored_schema(&self.schema)).transpose()?,
+            keys: self.notes(rows).then(|| stored_schema(&self.schema)).transpose()?,
             layout: self.layout.clone(),
             limits,
-            files: chosen.iter().filter_map(|id| self.files.get(id).map(|file| (*id, file.clone()))).collect(),
+            files,
         }))
     }
 
@@ -147,8 +149,8 @@ impl Table {
         }
         for (ordinal, file) in (0..).zip(added) {
             if file.live() > 0 {
-                if let (Some(known), Some(index)) = (&mut self.index, indexes.remove(&ordinal)) {
-                    known.insert(self.next_file, Known::fresh(index));
+                if let Some(index) = indexes.remove(&ordinal) {
+                    self.note(self.next_file, index);
                 }
                 self.files.insert(self.next_file, file);
             }

@@ -14,6 +14,7 @@ use super::index_file;
 use super::storage::{Lake, blocking};
 use super::table::Table;
 use super::types::stored_schema;
+use super::upkeep::Upkeep;
 use crate::error::Result;
 
 /// Reading a smaller file takes about as long as reading what is stored of it.
@@ -54,7 +55,27 @@ pub(crate) struct Learned {
 impl Table {
     /// From now on it is to be known where rows are: [`upkeep`](Self::upkeep) learns it, before a row has to go. Cheap.
     pub fn prepare(&mut self) {
-        self.index.get_or_insert_default();
+        self.index.get_or_insert_with(|| std::mem::take(&mut self.noted));
+    }
+
+    /// Takes note of where the rows of a new file are. Of a small one only if that is to be known anyway.
+    pub(crate) fn note(&mut self, id: u32, index: FileIndex) {
+        match &mut self.index {
+            Some(known) => _ = known.insert(id, Known::fresh(index)),
+            None if index.len() >= STORED_ROWS => _ = self.noted.insert(id, Known::fresh(index)),
+            None => {}
+        }
+    }
+
+    /// Whether it is to be noted where rows of files to be written are, of which there are so many.
+    pub(crate) fn notes(&self, rows: usize) -> bool {
+        self.index.is_some() || (self.rows_go && rows >= STORED_ROWS)
+    }
+
+    /// What is known of files by this run alone, as work to store it.
+    pub fn unstored(&self) -> Result<Option<Upkeep>> {
+        let open = self.replacement.is_some() || self.is_unlearned();
+        Ok(if open { None } else { self.plan_learning(true)?.map(Upkeep::from) })
     }
 
     /// It is not known yet where all rows are, and is to be known.
@@ -72,14 +93,17 @@ impl Table {
         Ok(())
     }
 
-    /// What there is to learn, and with `store` also to store; nothing if no row has gone and none is to.
+    /// What there is to learn, if it is to be known, and with `store` also to store.
     pub(crate) fn plan_learning(&self, store: bool) -> Result<Option<Learning>> {
-        let Some(index) = self.index.as_ref().filter(|_| store || self.is_unlearned()) else { return Ok(None) };
+        if !store && !self.is_unlearned() {
+            return Ok(None);
+        }
+        let (index, learn) = (self.index.as_ref().unwrap_or(&self.noted), self.index.is_some());
         let files: Vec<_> = self
             .files
             .iter()
             .filter_map(|(id, file)| match index.get(id) {
-                None => Some((*id, file.clone(), None)),
+                None => learn.then(|| (*id, file.clone(), None)),
                 Some(known) if store && !known.stored => Some((*id, file.clone(), Some(Arc::clone(&known.index)))),
                 Some(_) => None,
             })
@@ -100,12 +124,15 @@ impl Table {
 
     /// Takes in what was learned; files that have gone meanwhile are passed over. Gives the number of the others.
     pub(crate) fn take_in(&mut self, learned: Vec<Learned>) -> usize {
-        let Some(index) = &mut self.index else { return 0 };
         let before = self.learned;
         let mut files = 0;
         for Learned { id, path, known, read } in learned {
             if self.files.get(&id).is_some_and(|file| file.path == path) {
-                index.insert(id, known);
+                match &mut self.index {
+                    Some(index) => _ = index.insert(id, known),
+                    // It is read from the storage should a row go.
+                    None => _ = self.noted.remove(&id),
+                }
                 files += 1;
             }
             self.learned += read as u64;
@@ -116,6 +143,11 @@ impl Table {
 }
 
 impl Learning {
+    /// Whether anything is not known yet.
+    pub(crate) fn is_open(&self) -> bool {
+        self.files.iter().any(|(.., known)| known.is_none())
+    }
+
     /// Does it, files side by side. Costs the reading of 12 bytes for each row of a file of which that is stored, else
     /// the reading of the file.
     pub(crate) async fn run(self) -> Result<Vec<Learned>> {

@@ -41,6 +41,8 @@ pub struct TableSpec {
     pub generation: u64,
     /// How its rows are laid out in files, in time.
     pub layout: Layout,
+    /// Rows will go: where those of a large file are is noted as it is written, and need not be learned by reading it.
+    pub rows_go: bool,
     /// What becomes of columns that are not as they were.
     pub evolution: Evolution,
 }
@@ -69,6 +71,7 @@ impl TableSpec {
             properties: BTreeMap::new(),
             generation: 0,
             layout: Layout::default(),
+            rows_go: false,
             evolution: Evolution::default(),
         }
     }
@@ -97,6 +100,10 @@ pub struct Table {
     pub(crate) next_file: u32,
     /// Where rows are, from when a row is first to be deleted, or that is expected.
     pub(crate) index: Option<RowIndex>,
+    /// Until then, what was noted of large files as they were written and is not stored yet.
+    pub(crate) noted: RowIndex,
+    /// It is noted, since rows will go.
+    pub(crate) rows_go: bool,
     /// Rows that were read to learn where they are.
     pub(crate) learned: u64,
     /// Version of the last log checkpoint written here.
@@ -149,6 +156,7 @@ impl Table {
         table.schema = Arc::clone(&spec.schema);
         table.claim(spec.generation).map_err(|e| e.dataset(&spec.name))?;
         table.lay_out(spec.layout.clone());
+        table.rows_go = spec.rows_go;
         table.evolve(&spec, &wanted, properties, &delta).await.map_err(|e| e.dataset(&spec.name))?;
         Ok(table)
     }
@@ -240,6 +248,8 @@ impl Table {
             files: BTreeMap::new(),
             next_file: 0,
             index: None,
+            noted: RowIndex::new(),
+            rows_go: false,
             learned: 0,
             checkpoint: version - version % CHECKPOINT_INTERVAL,
             vacuumed: version - version % VACUUM_INTERVAL,
@@ -272,6 +282,7 @@ impl Table {
             checkpoint: self.checkpoint,
             vacuumed: self.vacuumed,
             learned: self.learned,
+            rows_go: self.rows_go,
             replacement,
             stored,
             ..fresh
@@ -362,9 +373,7 @@ impl Table {
 
     /// Takes a file out, and with it what is known of its rows.
     pub(crate) fn remove_file(&mut self, id: u32) -> Option<DataFile> {
-        if let Some(index) = &mut self.index {
-            index.remove(&id);
-        }
+        self.index.as_mut().unwrap_or(&mut self.noted).remove(&id);
         self.files.remove(&id)
     }
 

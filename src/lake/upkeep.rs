@@ -69,6 +69,12 @@ enum Finished {
     Tidied(Maintained),
 }
 
+impl From<Learning> for Upkeep {
+    fn from(work: Learning) -> Self {
+        Upkeep(Work::Learn(work))
+    }
+}
+
 #[cfg(test)]
 impl From<Compaction> for Upkeep {
     fn from(work: Compaction) -> Self {
@@ -86,7 +92,7 @@ impl From<Compacted> for Done {
 impl Upkeep {
     /// Learns where rows are: a commit that takes rows away would have to do so, too.
     pub fn is_learning(&self) -> bool {
-        matches!(self.0, Work::Learn(_))
+        matches!(&self.0, Work::Learn(work) if work.is_open())
     }
 
     /// Does the work. Costs as much as is rewritten or listed.
@@ -115,13 +121,13 @@ impl Table {
         }
         // A row that goes would have to wait for this; storing it serves later runs only and comes last.
         if self.is_unlearned() {
-            return Ok(self.plan_learning(true)?.map(|work| Upkeep(Work::Learn(work))));
+            return Ok(self.plan_learning(true)?.map(Upkeep::from));
         }
         if let Some(work) = self.plan_compaction(Aim::Upkeep)? {
             return Ok(Some(Upkeep(Work::Compact(work))));
         }
         if self.version < self.checkpoint + CHECKPOINT_INTERVAL {
-            return Ok(self.plan_learning(true)?.map(|work| Upkeep(Work::Learn(work))));
+            return Ok(self.plan_learning(true)?.map(Upkeep::from));
         }
         self.checkpoint = self.version - self.version % CHECKPOINT_INTERVAL;
         let due = self.version >= self.vacuumed + VACUUM_INTERVAL;

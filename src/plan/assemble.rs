@@ -19,7 +19,7 @@ use super::query::{Planner, from_datafusion};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_now, with_wall};
 use super::unique::{KnownKeys, unique};
-use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, Source, Stored};
+use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Retracts, Rule, Source, Stored};
 use crate::error::{Error, Result};
 use crate::pipeline::{Action, DatasetKind, FlowKind, ScdType, TableName};
 
@@ -220,6 +220,7 @@ fn replay_dataset(
         wall,
         replay_point: true,
         decided: false,
+        retracts: Retracts::default(),
         fingerprint: String::new(),
         parts: BTreeMap::new(),
         comment: Some(format!("What flow {} of {} has read", read.id, draft.dataset.name)),
@@ -397,6 +398,7 @@ fn lower_dataset(
         wall: judged_wall && draft.cdc.is_none(),
         replay_point,
         decided,
+        retracts: Retracts::default(),
         fingerprint: String::new(),
         parts: BTreeMap::new(),
         comment: draft.dataset.comment.clone(),

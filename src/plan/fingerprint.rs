@@ -17,6 +17,8 @@ use super::{CdcFlow, CdcPlan, DECIDED, DatasetPlan, Feed, SEMANTICS};
 pub const UPSTREAM: &str = "upstream ";
 /// Part for whether a target holds history or current rows.
 pub const SCD_TYPE: &str = "SCD type";
+/// Part with the type by which events are ordered, as it is written. The fingerprint covers it with the sequence.
+pub const SEQUENCE_TYPE: &str = "type of the sequence";
 
 /// A dataset's fingerprint covers its definition and those of everything it reads. Its parts are named as users speak of
 /// them, so that a change can be told.
@@ -66,6 +68,9 @@ pub(super) fn fingerprints(
         let text: String = parts.0.iter().map(|(name, hash)| format!("{name}: {hash}\n")).collect();
         let kind = if dataset.decided { DECIDED } else { "" };
         dataset.fingerprint = format!("{kind}{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+        if let Feed::Cdc(cdc) = &dataset.feed {
+            parts.0.insert(SEQUENCE_TYPE.to_owned(), cdc.sequence.data_type().to_string());
+        }
         dataset.parts = parts.0;
         known.insert(index, (dataset.label(), dataset.fingerprint.clone()));
     }

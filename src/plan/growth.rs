@@ -8,17 +8,17 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column};
 
 use super::schema::{NOW_COLUMN, varies};
-use super::{DatasetPlan, Feed, Input, MatchKind, Node, Rule, Source};
+use super::{DatasetPlan, Feed, Input, MatchKind, Node, Retracts, Rule, Source};
 use crate::pipeline::Action;
 
-/// Marks the AUTO CDC targets whose sources never take an event back, and the lookups whose reference never takes a row
-/// back.
+/// Marks the datasets that take rows back, the AUTO CDC targets whose sources never take an event back, and the lookups
+/// whose reference never takes a row back.
 pub(super) fn growth(datasets: &mut [DatasetPlan], sources: &[Source]) {
     let mut known: Vec<Retracts> = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let timed = !dataset.boundaries.is_empty();
         let releases = dataset.rules.iter().all(only_releases);
-        known.push(match &mut dataset.feed {
+        dataset.retracts = match &mut dataset.feed {
             Feed::Append(flows) => {
                 flows.iter_mut().for_each(|(_, node)| settle(node, &known, sources));
                 let flows = !dataset.decided && flows.iter().any(|(_, node)| node_retracts(node, &known, sources));
@@ -30,14 +30,9 @@ pub(super) fn growth(datasets: &mut [DatasetPlan], sources: &[Source]) {
                 cdc.append_only = !cdc.flows.iter().any(|f| node_retracts(&f.input, &known, sources));
                 Retracts { rows: true, quarantine: true }
             }
-        });
+        };
+        known.push(dataset.retracts);
     }
-}
-
-/// Whether rows of a dataset, and of its quarantine, are taken back.
-struct Retracts {
-    rows: bool,
-    quarantine: bool,
 }
 
 /// A key of a reference that only grows, and is unique on it, keeps the row that it has.

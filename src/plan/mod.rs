@@ -45,7 +45,7 @@ pub use analyze::Outside;
 pub use analyze::analyze;
 pub use context::session;
 pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, ExplainedRule, explain};
-pub use fingerprint::{SCD_TYPE, UPSTREAM};
+pub use fingerprint::{SCD_TYPE, SEQUENCE_TYPE, UPSTREAM};
 pub use frame::plan_frame;
 pub(crate) use functions::{Instants, double};
 pub use functions::{Settings, Zone, names as function_names};
@@ -164,6 +164,8 @@ pub struct DatasetPlan {
     pub replay_point: bool,
     /// A replay point of what was decided when rows arrived: its query is not asked again for rows of earlier epochs.
     pub decided: bool,
+    /// Whether rows are ever taken back.
+    pub retracts: Retracts,
     /// Hash of everything that decides the dataset's rows, its upstream included.
     pub fingerprint: String,
     /// What the fingerprint is made of: a hash for each part of the definition, by a name for people.
@@ -174,6 +176,15 @@ pub struct DatasetPlan {
     pub properties: BTreeMap<String, String>,
     /// Indices of the datasets it reads.
     pub upstream: Vec<usize>,
+}
+
+/// Whether rows of a dataset, and of its quarantine, are taken back, be it by the clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Retracts {
+    /// Rows of the dataset.
+    pub rows: bool,
+    /// Rows of its quarantine.
+    pub quarantine: bool,
 }
 
 impl DatasetPlan {
@@ -387,11 +398,11 @@ pub struct CdcFlow {
 }
 
 impl Plan {
-    /// The columns of a source that something reads.
-    pub fn used(&self, source: usize) -> BTreeSet<usize> {
+    /// The columns of a source, or of a dataset, that something reads.
+    pub fn used(&self, of: Input) -> BTreeSet<usize> {
         let mut used = BTreeSet::new();
         let mut note = |input: Input, columns: &[usize]| {
-            if input == Input::Source(source) {
+            if input == of {
                 used.extend(columns);
             }
         };

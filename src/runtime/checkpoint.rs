@@ -57,6 +57,17 @@ impl Policy {
     }
 }
 
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// It goes on.
+    GoingOn,
+    /// It ends, since nothing is new.
+    Ended,
+    /// It ends, since it was told to.
+    Stopped,
+}
+
 /// A checkpoint that the run has begun with.
 pub struct Base {
     /// The epoch at whose end it was taken.
@@ -205,12 +216,17 @@ impl Checkpoints {
     }
 
     /// Whether it is worth it: now that the run ends, or while it goes on. Where there is one already, a run does not end
-    /// without the next: it costs what has changed, and without it the next run would begin to pay for this one. `rows` and
-    /// `epochs` come on top of what was told.
-    fn due(&self, ending: bool, rows: u64, epochs: u64) -> bool {
-        let grown = self.rows + rows >= self.policy.rows || self.epochs + epochs >= EPOCHS;
-        (grown || (ending && self.exists && self.epochs + epochs > 0))
-            && (ending || (self.last.elapsed() >= self.policy.interval && self.idle()))
+    /// without the next: it costs what has changed, and without it the next run would begin to pay for this one. Neither
+    /// does a run that goes on until it is told to end: another one is to go on where it has left off. `rows` and `epochs`
+    /// come on top of what was told.
+    fn due(&self, when: When, rows: u64, epochs: u64) -> bool {
+        let (rows, epochs) = (self.rows + rows, self.epochs + epochs);
+        let grown = rows >= self.policy.rows || epochs >= EPOCHS;
+        match when {
+            When::GoingOn => grown && self.last.elapsed() >= self.policy.interval && self.idle(),
+            When::Ended => grown || (self.exists && epochs > 0),
+            When::Stopped => grown || epochs > 0 || rows > 0,
+        }
     }
 
     fn idle(&self) -> bool {
@@ -291,14 +307,15 @@ impl Drop for Checkpoints {
 }
 
 impl Supervisor {
-    /// Takes a checkpoint of the epoch that has just been completed, if it is worth it. The run goes on while it is
-    /// written; with `ending` it is durable when this returns. No epoch may be under way.
+    /// Takes a checkpoint of the epoch that has just been completed, if it is worth it. A run that goes on does so while it
+    /// is written; else it is durable when this returns. No epoch may be under way.
     ///
     /// A checkpoint that cannot be written is no failure of the run: `say` is told, and the next run reads more back.
     ///
     /// # Errors
     /// Internal, if the workers have ended.
-    pub(super) fn checkpoint(&mut self, ending: bool, say: &dyn Fn(&str)) -> Result<()> {
+    pub(super) fn checkpoint(&mut self, when: When, say: &dyn Fn(&str)) -> Result<()> {
+        let ending = when != When::GoingOn;
         let missed = |result: Result<()>| {
             if let Err(error) = result {
                 say(&format!("the checkpoint was not written: {error}"));
@@ -306,7 +323,7 @@ impl Supervisor {
         };
         let last = self.report.last_epoch;
         let staged = last.is_some_and(|epoch| self.checkpoints.is_staged(epoch));
-        let due = staged || self.checkpoints.due(ending, 0, 0);
+        let due = staged || self.checkpoints.due(when, 0, 0);
         if !staged {
             missed(self.checkpoints.settle(ending));
         }
@@ -349,7 +366,9 @@ impl Supervisor {
         let stored =
             computed.counts.iter().filter(|(at, _)| self.plan.datasets.get(**at).is_some_and(|d| d.replay_point));
         let rows = stored.map(|(_, counts)| u64::try_from(counts.yielded).unwrap_or(0)).sum();
-        if self.checkpoints.due(last, rows, 1) && self.left.is_empty() {
+        let when = if last { When::Ended } else { When::GoingOn };
+        // An epoch does not wait for the checkpoint of an earlier one: the end of the run does.
+        if self.checkpoints.idle() && self.checkpoints.due(when, rows, 1) && self.left.is_empty() {
             let (states, others) = self.states(epoch)?;
             if let Err(error) = self.checkpoints.stage(epoch, states, others, &self.io) {
                 tracing::warn!("the checkpoint was not written: {error}");

@@ -15,7 +15,7 @@ use super::audit::Audit;
 use super::columns::to_stored;
 use crate::dataflow::{Batch, TableId};
 use crate::error::{Error, Result};
-use crate::lake::{Commit, Committed, Done, Table};
+use crate::lake::{Commit, Committed, Done, Table, Upkeep};
 
 /// To a committer.
 pub enum ToCommitter {
@@ -155,6 +155,11 @@ impl Actor {
             }
         }
         self.wait_for_upkeep();
+        // The next run would have to read the files.
+        if let Ok(Some(work)) = self.table.unstored() {
+            self.begin_upkeep(work);
+            self.wait_for_upkeep();
+        }
     }
 
     /// Commits an epoch and says so. False if no one listens any more.
@@ -224,6 +229,13 @@ impl Actor {
             Ok(None) => return,
             Err(error) => return tracing::warn!(table = self.table.name(), "{error}"),
         };
+        self.begin_upkeep(work);
+        if self.table.rewrites() {
+            self.wait_for_upkeep();
+        }
+    }
+
+    fn begin_upkeep(&mut self, work: Upkeep) {
         self.learning = work.is_learning();
         let (sender, receiver) = bounded(1);
         self.io.spawn(async move {
@@ -232,9 +244,6 @@ impl Actor {
             sender.send(done.unwrap_or_else(stopped)).ok();
         });
         self.upkeep = Some(receiver);
-        if self.table.rewrites() {
-            self.wait_for_upkeep();
-        }
     }
 
     /// Waits for work that is under way; false if there was none, or it came to nothing.

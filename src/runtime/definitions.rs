@@ -12,7 +12,9 @@ use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{History, Lake};
 use crate::pipeline::ScdType;
-use crate::plan::{DECIDED, DatasetPlan, Feed, Input, Node, Plan, SCD_TYPE, SourceKind, Stored, UPSTREAM};
+use crate::plan::{
+    DECIDED, DatasetPlan, Feed, Input, Node, Plan, SCD_TYPE, SEQUENCE_TYPE, SourceKind, Stored, UPSTREAM,
+};
 
 const SOURCE: &str = "source ";
 const BEHIND: &str = "it has missed changes of an earlier run";
@@ -221,8 +223,9 @@ pub fn refuse(recompute: Vec<Recompute>) -> Result<()> {
 
 fn reasons(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    // It never changes alone, and epochs of earlier releases do not have it.
+    let names = names.into_iter().filter(|name| *name != SEQUENCE_TYPE);
     names
-        .into_iter()
         .filter_map(|name| {
             let upstream = name.strip_prefix(UPSTREAM);
             Some(match (before.get(name), now.get(name), upstream) {
@@ -269,25 +272,35 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
     Ok(start)
 }
 
-/// Makes sure that history stays history, and current rows stay current rows, where a table is not replaced.
+/// Makes sure that history stays history, and current rows stay current rows, and that what came first still does, where a
+/// table is not replaced.
 ///
 /// # Errors
-/// `SCD_TYPE_CHANGED` (user), for each table with both types.
+/// `SCD_TYPE_CHANGED`, `SEQUENCE_TYPE_CHANGED` (user), for each table with both types.
 pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> Result<()> {
     let datasets = plan.datasets.iter().enumerate().filter(|(index, _)| !replaced.contains(index));
     let errors = datasets.filter_map(|(_, dataset)| {
         let Feed::Cdc(cdc) = &dataset.feed else { return None };
         let label = dataset.label();
-        let before = history.parts.get(&label)?.get(SCD_TYPE)?;
-        if !history.fingerprints.contains_key(&label) || Some(before) == dataset.parts.get(SCD_TYPE) {
-            return None;
-        }
-        let (old, new) = match cdc.scd {
-            ScdType::One => (2, 1),
-            ScdType::Two => (1, 2),
+        let before = history.parts.get(&label).filter(|_| history.fingerprints.contains_key(&label))?;
+        let changed = |part: &str| before.get(part).filter(|old| Some(*old) != dataset.parts.get(part));
+        let (code, message) = if changed(SCD_TYPE).is_some() {
+            let (old, new) = match cdc.scd {
+                ScdType::One => (2, 1),
+                ScdType::Two => (1, 2),
+            };
+            (
+                "SCD_TYPE_CHANGED",
+                format!("{label} is SCD type {old} in the storage and SCD type {new} in its definition"),
+            )
+        } else {
+            let (old, new) = (changed(SEQUENCE_TYPE)?, cdc.sequence.data_type());
+            (
+                "SEQUENCE_TYPE_CHANGED",
+                format!("{label} is in the order of {old} in the storage and of {new} in its definition"),
+            )
         };
-        let message = format!("{label} is SCD type {old} in the storage and SCD type {new} in its definition");
-        let error = Error::user("SCD_TYPE_CHANGED", message).dataset(&label);
+        let error = Error::user(code, message).dataset(&label);
         Some(error.help(format!("write to a table of another name, or replace this one: --full-refresh {label}")))
     });
     Error::all(errors).map_or(Ok(()), Err)

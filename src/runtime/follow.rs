@@ -129,7 +129,7 @@ impl Follow {
         }
         let first = select! {
             recv(stop.bell.1) -> _ => None,
-            recv(self.watch.notices) -> notice => notice.ok(),
+            recv(self.watch.notices) -> notice => Some(notice.unwrap_or(Notice::Lost)),
             default(due.map_or(idle, |due| idle.min(due))) => None,
         };
         for notice in first.into_iter().chain(self.watch.notices.try_iter()) {
@@ -257,6 +257,24 @@ mod tests {
         follow.cost = Duration::from_secs(600);
         assert!(follow.wait(&Stop::default(), None));
         assert!(!follow.everything);
+    }
+
+    #[test]
+    fn where_the_system_tells_nothing_everything_is_looked_at_once_an_interval() {
+        let interval = Duration::from_millis(30);
+        let mut follow = Follow::new(Continuous { interval }, Vec::new(), false);
+        follow.watch = Watch::blind();
+        let (begin, mut all, mut told) = (Instant::now(), 0, 0);
+        while all < 5 {
+            assert!(follow.wait(&Stop::default(), None));
+            follow.look(|look| match look {
+                Look::Everything(_) => all += 1,
+                _ => told += 1,
+            });
+        }
+        assert!(begin.elapsed() >= interval * 4);
+        // It sleeps in between.
+        assert!(told <= 5, "woke {told} times for nothing");
     }
 
     #[test]

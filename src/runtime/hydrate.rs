@@ -20,7 +20,8 @@ use crate::dataflow::{Batch, Inlet, Start, TableId, relabel, with_wall};
 use crate::error::{Error, Result};
 use crate::lake::types::conform;
 use crate::lake::{History, Lake, Scan, Table};
-use crate::plan::Plan;
+use crate::pipeline::{EPOCH_COLUMN, LEFT_COLUMN};
+use crate::plan::{Input, Plan};
 
 /// The epochs in which rows are read back, one after the other as they fill up. All are past, so that it does not show.
 pub struct Pace<'a> {
@@ -77,7 +78,8 @@ pub fn hydrate_share(
         return Err(Error::external("TABLE_NOT_READABLE", format!("there is no table {}", table_key(plan, id)))
             .help("all processes need the same storage"));
     };
-    let hydration = Hydration { table: &table, rows, inlet, schema, wall: dataset.wall };
+    let columns = needed(plan, start, id);
+    let hydration = Hydration { table: &table, rows, inlet, schema, columns, wall: dataset.wall };
     hydration.send(walls, mail, &mut Pace::at_once(start.hydrated), io)
 }
 
@@ -117,7 +119,8 @@ pub fn hydrate<'t>(
                 (None, None) => (Rows::At(version), mail.clone()),
                 (None, Some(others)) => (Rows::Share(version, others.begin(id, version)?), mail.here()),
             };
-            let hydration = Hydration { table, rows, inlet, schema, wall: dataset.wall };
+            let columns = needed(plan, start, id);
+            let hydration = Hydration { table, rows, inlet, schema, columns, wall: dataset.wall };
             sent += hydration.send(&history.walls, &mail, pace, io)?;
         }
     }
@@ -134,6 +137,27 @@ pub fn way_in(plan: &Plan, start: &Start, table: TableId) -> Option<(Inlet, Sche
         }
         _ => Some((Inlet::Rows(index), Arc::clone(&dataset.schema))),
     }
+}
+
+/// The columns that have to be read back of the stored rows of a replay point; all if absent: where they are judged again,
+/// or compared with what the table holds.
+fn needed(plan: &Plan, start: &Start, table: TableId) -> Option<Vec<String>> {
+    let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
+    let dataset = plan.datasets.get(index)?;
+    let (input, schema) = match table {
+        TableId::Rows(_) => (Input::Dataset(index), &dataset.schema),
+        TableId::Quarantine(_) => (Input::Quarantine(index), dataset.quarantine.as_ref()?),
+    };
+    if start.rejudge.contains(&index) || start.compare.contains(&table) {
+        return None;
+    }
+    let mut used = plan.used(input);
+    if used.is_empty() {
+        // Rows without columns are none.
+        used.insert(0);
+    }
+    let fields = used.into_iter().filter_map(|at| schema.fields().get(at));
+    Some(fields.map(|field| field.name().clone()).chain([EPOCH_COLUMN.to_owned()]).collect())
 }
 
 /// Rows of a table.
@@ -159,6 +183,8 @@ pub struct Hydration<'a> {
     pub inlet: Inlet,
     /// Columns on the inlet's edge, without the wall.
     pub schema: SchemaRef,
+    /// Of these, what is read of a whole table; the others are null. All if absent.
+    pub columns: Option<Vec<String>>,
     /// The edge carries the wall.
     pub wall: bool,
 }
@@ -167,12 +193,18 @@ impl Hydration<'_> {
     /// Sends the rows.
     pub fn send(&self, walls: &BTreeMap<u64, i64>, mail: &Mail, pace: &mut Pace<'_>, io: &Handle) -> Result<u64> {
         let wrong = |e| Error::internal("stored rows do not fit the plan").caused_by(e).dataset(self.table.name());
-        let mut rows = match self.rows {
-            Rows::At(version) => io.block_on(self.table.scan_at(version))?.map_ok(|rows| (rows, 1)).boxed(),
-            Rows::Share(version, share) => {
-                let scan = Scan { version: Some(version), share: Some(share), ..Scan::default() };
-                io.block_on(self.table.scan_with(scan))?.map_ok(|rows| (rows, 1)).boxed()
+        let whole = |version, share| {
+            let mut columns = self.columns.clone();
+            if let Some(columns) = &mut columns {
+                let left = self.table.schema().fields().iter().any(|field| field.name() == LEFT_COLUMN);
+                columns.extend(left.then(|| LEFT_COLUMN.to_owned()));
             }
+            let scan = Scan { columns, version: Some(version), share };
+            Ok::<_, Error>(io.block_on(self.table.scan_with(scan))?.map_ok(|rows| (rows, 1)).boxed())
+        };
+        let mut rows = match self.rows {
+            Rows::At(version) => whole(version, None)?,
+            Rows::Share(version, share) => whole(version, Some(share))?,
             Rows::Arrived(_) => self.table.scan().map_ok(|rows| (rows, 1)).boxed(),
             Rows::Between(from, to) => io.block_on(self.table.changes(from, to))?,
         };

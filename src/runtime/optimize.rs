@@ -54,13 +54,22 @@ pub struct TableCare {
 /// # Errors
 /// Mistakes of the pipeline (user); `STORAGE_LOCKED` (external) while a run owns the storage; external errors of the storage. What was done to other tables stays.
 pub fn optimize(pipeline: &Pipeline, vacuum: bool) -> Result<OptimizeReport> {
-    let io = super::io()?;
-    let _context = io.enter();
-    all(pipeline, vacuum, io.handle())
+    optimize_in(pipeline, vacuum, None)
 }
 
-fn all(pipeline: &Pipeline, vacuum: bool, io: &Handle) -> Result<OptimizeReport> {
-    let lake = io.block_on(Lake::existing(&pipeline.storage))?;
+/// As [`optimize`], in a storage that is open already.
+///
+/// # Errors
+/// As [`optimize`].
+#[doc(hidden)]
+pub fn optimize_in(pipeline: &Pipeline, vacuum: bool, lake: Option<Lake>) -> Result<OptimizeReport> {
+    let io = super::io()?;
+    let _context = io.enter();
+    let lake = lake.map_or_else(|| io.block_on(Lake::existing(&pipeline.storage)), Ok)?;
+    all(pipeline, vacuum, lake, io.handle())
+}
+
+fn all(pipeline: &Pipeline, vacuum: bool, lake: Lake, io: &Handle) -> Result<OptimizeReport> {
     let (lock, _, history) = RunLock::take(&lake, LOCK_TIMEOUT, io, &|line| tracing::warn!("{line}"))?;
     let outside =
         LakeOutside { lake: Some(lake.clone()), io: io.clone(), remember: false, renamed: history.renamed.clone() };

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::OnEpoch;
 use super::backlog::Backlog;
-use super::checkpoint::{Base, Checkpoints, DAMAGED};
+use super::checkpoint::{Base, Checkpoints, DAMAGED, When};
 use super::clean::clean;
 use super::clock::RunClock;
 use super::cluster::{Lead, is_loss};
@@ -30,7 +30,7 @@ use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
 use crate::lake::{Abort, Begin, EpochLog, History, Lake, Position, Table};
-use crate::plan::Plan;
+use crate::plan::{Input, Plan};
 use crate::sources::NEW_COLUMNS;
 
 /// One run: its actors, its log, and what it has come to.
@@ -104,7 +104,7 @@ impl Supervisor {
                 let share = backlog.take(self.scratch.epoch());
                 let last = follow.is_none() && backlog.is_empty();
                 self.epoch(share, last, say)?;
-                self.checkpoint(false, say)?;
+                self.checkpoint(When::GoingOn, say)?;
             }
             if follow.is_none() || self.total.epochs.len() > before {
                 self.total.cleaned += clean(&self.plan, self.log.history(), self.clock.now())?;
@@ -119,7 +119,7 @@ impl Supervisor {
             self.check()?;
             *backlog = follow.look(|look| self.look(look))?;
         }
-        self.checkpoint(true, say)?;
+        self.checkpoint(if follow.is_some() { When::Stopped } else { When::Ended }, say)?;
         if follow.is_none() && self.stop.is_requested() && !backlog.is_empty() {
             return Err(Error::external("INTERRUPTED", "the run was asked to stop, and there is more to read")
                 .help("what was complete stays; run again for the rest"));
@@ -218,6 +218,7 @@ impl Supervisor {
                 rows: before.map_or(Rows::Arrived(epoch), |from| Rows::Between(from, table.version())),
                 inlet,
                 schema,
+                columns: None,
                 wall: dataset.wall,
             };
             hydration.send(&self.walls, &self.mail, &mut Pace::at_once(epoch), &self.io)?;
@@ -319,7 +320,7 @@ impl Supervisor {
                 index: *index,
                 source: source.clone(),
                 position: position.clone(),
-                used: self.plan.used(*index),
+                used: self.plan.used(Input::Source(*index)),
                 epoch,
                 wall_micros,
                 stored,

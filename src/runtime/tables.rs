@@ -108,6 +108,11 @@ fn spec(
         generation,
         evolution,
         layout: layout(dataset, id),
+        rows_go: match id {
+            TableId::Rows(_) => dataset.retracts.rows,
+            // Quarantines that keep their history note when a row has left.
+            TableId::Quarantine(_) => dataset.retracts.quarantine,
+        },
         ..TableSpec::new(table_key(plan, id), path, stored(schema, dataset, id))
     }
 }

@@ -3,7 +3,9 @@
 
 use std::path::PathBuf;
 
-use crossbeam_channel::{Receiver, unbounded};
+#[cfg(target_os = "linux")]
+use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, never};
 
 use crate::sources::Landing;
 
@@ -20,6 +22,7 @@ pub(super) enum Notice {
 
 /// Watches folders until it is dropped.
 pub(super) struct Watch {
+    /// Silent where nothing is told.
     pub(super) notices: Receiver<Notice>,
     /// Whether everything that lands on this machine is told.
     pub(super) complete: bool,
@@ -30,18 +33,28 @@ pub(super) struct Watch {
 impl Watch {
     /// Watches the places where files land, also those that are not there yet; what cannot be watched is left out.
     pub(super) fn new(places: Vec<Landing>) -> Watch {
-        let (sender, notices) = unbounded();
         #[cfg(target_os = "linux")]
         {
+            let (sender, notices) = unbounded();
             let started = linux::Watcher::start(places, sender);
             let started = started.inspect_err(|e| tracing::info!("the system does not tell of files that land: {e}"));
-            let complete = started.as_ref().is_ok_and(|(_, complete)| *complete);
-            Watch { notices, complete, _watcher: started.ok().map(|(watcher, _)| watcher) }
+            let Ok((watcher, complete)) = started else { return Watch::blind() };
+            Watch { notices, complete, _watcher: Some(watcher) }
         }
         #[cfg(not(target_os = "linux"))]
         {
-            drop((places, sender));
-            Watch { notices, complete: false }
+            drop(places);
+            Watch::blind()
+        }
+    }
+
+    /// Tells nothing.
+    pub(super) fn blind() -> Watch {
+        Watch {
+            notices: never(),
+            complete: false,
+            #[cfg(target_os = "linux")]
+            _watcher: None,
         }
     }
 }

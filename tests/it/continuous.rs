@@ -125,6 +125,24 @@ fn files_are_read_as_they_land_and_a_signal_ends_the_run() {
     }
 }
 
+/// However little it was: the next run does not read back what the tables hold.
+#[test]
+fn a_run_that_is_told_to_end_leaves_a_checkpoint() {
+    for signal in ["TERM", "INT"] {
+        let project = project();
+        land(&project, 0);
+        let mut run = Following::start(&project, &[]);
+        run.until_files(1);
+        run.signal(signal);
+        let (code, text) = run.end();
+        assert_eq!(code, 0, "{text}");
+        land(&project, 1);
+        let report = project.run(1).unwrap();
+        assert_eq!((report.checkpoint, report.replayed), (Some(1), 0), "{signal}");
+        assert_undisturbed(&project, signal);
+    }
+}
+
 #[test]
 fn a_file_that_is_still_being_written_waits() {
     let project = project();

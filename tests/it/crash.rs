@@ -2,6 +2,8 @@
 //! uninterrupted one ends, and no table holds an epoch twice.
 //!
 //! A run is recorded once, step by step; each state in which it could have ended is put back, and the pipeline run on it.
+//!
+//! With `SILVERFLOW_SWEEP` in the environment every state is visited where usually some are, and judged by `verify`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,6 +141,8 @@ fn check_states(project: &Project, states: &[Image], expected: &Contents) {
 /// As [`check_states`], of every `step`th state, where the tables may end in one of several.
 fn check_some_states(project: &Project, states: &[Image], step: usize, expected: &[Contents]) {
     assert!(states.len() > 20, "only {} states", states.len());
+    let sweep = std::env::var_os("SILVERFLOW_SWEEP").is_some();
+    let step = if sweep { 1 } else { step };
     for (i, state) in states.iter().enumerate().step_by(step) {
         state.restore(&project.path("lakehouse"));
         if (i / step).is_multiple_of(2) {
@@ -148,7 +152,7 @@ fn check_some_states(project: &Project, states: &[Image], step: usize, expected:
             panic!("state {i} of {}: {wrong}\nit was:{}", states.len(), state.describe());
         }
         // The judge costs as much as the run.
-        if (i / step).is_multiple_of(4) {
+        if sweep || (i / step).is_multiple_of(4) {
             project.assert_clean(&format!("state {i} of {}", states.len()));
         }
     }
@@ -204,6 +208,51 @@ fn definitions_that_are_edited_between_the_crash_and_the_next_run() {
     let states = recorded(&project).deaths();
     project.define(&edited());
     check_states(&project, &states, &uninterrupted(true));
+}
+
+/// Every epoch takes a checkpoint, which the next run begins with, whatever has become of it.
+#[test]
+fn a_process_that_dies_while_it_takes_checkpoints() {
+    let project = prepared();
+    project.take_checkpoints();
+    let journal = recorded(&project);
+    let deaths = journal.deaths();
+    let met = |part: &str| deaths.iter().filter(|state| state.has(part)).count();
+    assert!(met("checkpoints/") > 10 && met("checkpoints/") < deaths.len(), "{}", deaths[deaths.len() - 1].describe());
+    let expected = [uninterrupted(false)];
+    check_some_states(&project, &deaths, 2, &expected);
+    check_some_states(&project, &journal.power_losses(&mut Dice::new(2)), 5, &expected);
+}
+
+/// The tables of two epochs, with vectors and several files, are brought into order, and what is old is removed.
+#[test]
+fn a_process_that_dies_while_it_brings_tables_into_order() {
+    let sql = first().replace(
+        "CREATE STREAMING TABLE history;",
+        "CREATE STREAMING TABLE history TBLPROPERTIES (
+           'delta.deletedFileRetentionDuration' = 'interval 0 seconds', 'delta.logRetentionDuration' = 'interval 0 seconds');",
+    );
+    let project = project(&sql);
+    std::fs::create_dir(project.path("lakehouse")).unwrap();
+    project.take_checkpoints();
+    project.run_with(&options(1)).unwrap();
+    let journal = journal(&project);
+    let report = project.optimize_in(project.watched(journal.clone()), true);
+    assert!(report.tables.iter().any(|table| table.rewritten > 0), "{report:?}");
+    assert!(report.tables.iter().any(|table| table.checkpoint), "{report:?}");
+    // The next run has something to do, on the tables as they are left.
+    project.land("products", "c", &[json!({"id": 9, "label": "late"})]);
+    project.land("orders", "c", &[order(1, 15, 1, 3, "U"), order(2, 40, 1, 4, "D")]);
+    let reference = self::project(&sql);
+    for (feed, rows) in [
+        ("products", vec![json!({"id": 9, "label": "late"})]),
+        ("orders", vec![order(1, 15, 1, 3, "U"), order(2, 40, 1, 4, "D")]),
+    ] {
+        reference.land(feed, "c", &rows);
+    }
+    reference.run_with(&options(1)).unwrap();
+    check_some_states(&project, &journal.deaths(), 2, &[contents(&reference)]);
+    check_some_states(&project, &journal.power_losses(&mut Dice::new(3)), 5, &[contents(&reference)]);
 }
 
 /// A run that goes on, to which the second half of the files comes when it has read the first.
@@ -341,5 +390,58 @@ fn a_storage_that_refuses_is_an_external_error_and_the_next_run_goes_on() {
         if let Some(wrong) = wrong_after(&project, 2, &expected) {
             panic!("{name}: {wrong}");
         }
+    }
+}
+
+/// A commit, on a disk or on a store.
+fn commits(step: Step<'_>) -> bool {
+    matches!(step, Step::Put(path, _) | Step::Link(_, path) if path.to_string_lossy().contains("_delta_log"))
+}
+
+/// A data file of a table, likewise.
+fn data(step: Step<'_>) -> bool {
+    matches!(step, Step::Put(path, _) | Step::Link(_, path) if path.extension().is_some_and(|x| x == "parquet"))
+}
+
+#[test]
+fn a_store_that_fails_for_a_while_is_tried_again_and_one_that_keeps_failing_is_an_external_error() {
+    let expected = uninterrupted(false);
+    let lake_of = |project: &Project, objects: bool, trouble: Trouble| match objects {
+        true => Lake::watched_objects(&project.path("lakehouse").canonicalize().unwrap(), Arc::new(trouble)).unwrap(),
+        false => project.watched(Arc::new(trouble)),
+    };
+    let cases: [(&str, bool, Steps); 3] =
+        [("commits on a disk", false, commits), ("commits on a store", true, commits), ("data on a store", true, data)];
+    for (name, objects, steps) in cases {
+        let project = prepared();
+        let lake = lake_of(&project, objects, Trouble::new(steps, EIO, usize::MAX));
+        let failed = project.run_with(&RunOptions { lake: Some(lake), ..options(1) }).unwrap_err();
+        assert_eq!(failed.fault().exit_code(), 3, "{name}: {failed}");
+        if let Some(wrong) = wrong_after(&project, 2, &expected) {
+            panic!("{name}: {wrong}");
+        }
+
+        let project = prepared();
+        let lake = lake_of(&project, objects, Trouble::new(steps, EIO, 2));
+        let (stop, read) = (Stop::default(), AtomicU64::new(0));
+        let lines: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+        let told = Arc::clone(&lines);
+        let follow = RunOptions {
+            continuous: Some(Continuous { interval: Duration::from_millis(100) }),
+            stop: stop.clone(),
+            progress: Some(Arc::new(move |line: &str| told.lock().unwrap().push(line.to_owned()))),
+            on_epoch: Some(Arc::new(move |epoch| {
+                if read.fetch_add(epoch.files, SeqCst) + epoch.files == 4 {
+                    stop.request();
+                }
+            })),
+            lake: Some(lake),
+            ..options(1)
+        };
+        project.run_with(&follow).unwrap();
+        let again = lines.lock().unwrap().iter().filter(|line| line.contains("trying again")).count();
+        assert_eq!(again, 2, "{name}: {:?}", lines.lock().unwrap());
+        assert_eq!(contents(&project), expected, "{name}");
+        assert!(project.epochs_twice().is_none(), "{name}: {:?}", project.epochs_twice());
     }
 }

@@ -316,3 +316,37 @@ fn another_type_is_an_error_that_names_both_until_the_table_is_replaced() {
     project.assert_clean("current rows");
     assert!(!project.run(2).unwrap().changed());
 }
+
+#[test]
+fn another_type_of_the_sequence_does_not_reorder_current_rows_in_silence() {
+    let definitions = |sequence: &str| {
+        format!(
+            "CREATE STREAMING TABLE raw AS SELECT * FROM STREAM read_files('landing/raw', format => 'json',
+               schema => 'id BIGINT, s BIGINT, amount BIGINT');
+             CREATE STREAMING TABLE latest;
+             CREATE FLOW keep AS AUTO CDC INTO latest FROM STREAM(raw) KEYS (id) SEQUENCE BY {sequence}
+               COLUMNS * EXCEPT (s) STORED AS SCD TYPE 1;"
+        )
+    };
+    let project = Project::new(&definitions("s"));
+    project.land("raw", "a", &[json!({"id": 1, "s": 9, "amount": 1}), json!({"id": 1, "s": 10, "amount": 2})]);
+    project.run(1).unwrap();
+    let latest = || project.rows("SELECT amount FROM latest");
+    let before = project.versions();
+    project.define(&definitions("CAST(s AS STRING)"));
+    for error in [project.run(1).map(drop).unwrap_err(), project.dry_run().map(drop).unwrap_err()] {
+        assert_eq!((error.code(), error.fault().exit_code()), ("SEQUENCE_TYPE_CHANGED", 2), "{error}");
+        for part in ["in the order of Int64 in the storage and of Utf8", "--full-refresh main.default.latest"] {
+            assert!(error.to_string().contains(part), "{part} is missing in {error}");
+        }
+    }
+    assert_eq!(project.versions(), before);
+    assert_rows("as it was", &latest(), &[json!({"amount": 2})]);
+    project.run_with(&full_refresh(&["latest"])).unwrap();
+    assert_rows("by text", &latest(), &[json!({"amount": 1})]);
+    // Another expression of the type that it has is no other type.
+    project.define(&definitions("concat(CAST(s AS STRING), '')"));
+    project.run(1).unwrap();
+    assert_rows("by other text", &latest(), &[json!({"amount": 1})]);
+    project.assert_clean("by other text");
+}

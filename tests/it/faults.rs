@@ -358,6 +358,11 @@ impl Image {
         }
     }
 
+    /// Whether there is a file whose path has this in it.
+    pub(crate) fn has(&self, part: &str) -> bool {
+        self.visible().keys().any(|path| path.to_string_lossy().contains(part))
+    }
+
     /// The names of the files, for messages.
     pub(crate) fn describe(&self) -> String {
         self.files.iter().map(|(path, bytes)| format!("\n  {} ({} bytes)", path.display(), bytes.len())).collect()

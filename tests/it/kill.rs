@@ -3,6 +3,7 @@
 //!
 //! `SILVERFLOW_KILLS=2000` kills more often than the usual few hundred times; the seed stands in every message.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -83,11 +84,14 @@ enum Kind {
     Run,
     Continuous,
     FullRefresh,
+    Optimize,
 }
 
 impl Kind {
     fn any(dice: &mut Dice) -> Kind {
-        [Kind::Run, Kind::Run, Kind::Run, Kind::Run, Kind::Continuous, Kind::FullRefresh][dice.below(6)]
+        let runs = [Kind::Run, Kind::Run, Kind::Run, Kind::Run];
+        let others = [Kind::Continuous, Kind::FullRefresh, Kind::Optimize];
+        runs.into_iter().chain(others).nth(dice.below(7)).unwrap()
     }
 
     fn arguments(self) -> &'static [&'static str] {
@@ -95,7 +99,19 @@ impl Kind {
             Kind::Run => &[],
             Kind::Continuous => &["--continuous", "--interval", "50ms"],
             Kind::FullRefresh => &["--full-refresh-all"],
+            Kind::Optimize => &["--vacuum"],
         }
+    }
+
+    fn command(self, dice: &mut Dice) -> Vec<String> {
+        if self == Kind::Optimize {
+            return vec!["optimize".to_owned()];
+        }
+        let mut run = vec!["run".to_owned(), "--workers".to_owned(), (1 + dice.below(4)).to_string()];
+        if dice.once_in(3) {
+            run.push("--json".to_owned());
+        }
+        run
     }
 }
 
@@ -107,18 +123,21 @@ fn killed_at_random_moments_while_files_arrive() {
     let (mut dice, mut feed) = (Dice::new(seed), Dice::new(seed + 1));
     land(&project, &mut feed, 0);
     std::fs::create_dir_all(project.path("landing/products")).unwrap();
+    let spec = std::fs::read_to_string(project.spec()).unwrap();
+    project.take_checkpoints();
+    let always = std::fs::read_to_string(project.spec()).unwrap();
     let begin = Instant::now();
     let first = run_for(&project, &["run".into()], Duration::from_secs(300));
     assert!(matches!(first, End::Own(Some(0), _)), "the first run is to succeed");
     // Moments are spread over what a run takes on this machine now, which changes.
     let mut whole = begin.elapsed();
     let (mut landed, mut killed) = (1, 0);
+    let (mut ordering, mut checkpoints) = (0, BTreeSet::new());
     for round in 0..rounds() {
-        let mut arguments = vec!["run".to_owned(), "--workers".to_owned(), (1 + dice.below(4)).to_string()];
-        if dice.once_in(3) {
-            arguments.push("--json".to_owned());
-        }
         let kind = Kind::any(&mut dice);
+        let mut arguments = kind.command(&mut dice);
+        // Every other run takes a checkpoint at each epoch, and many are killed while it is written.
+        std::fs::write(project.spec(), if dice.once_in(2) { &always } else { &spec }).unwrap();
         arguments.extend(kind.arguments().iter().map(|&argument| argument.to_owned()));
         // A file lands before the run, or while it looks; several while a run goes on.
         if dice.once_in(2) {
@@ -153,13 +172,21 @@ fn killed_at_random_moments_while_files_arrive() {
                 end
             })
         };
+        let stored = std::fs::read_dir(project.path("lakehouse/_silverflow/checkpoints"));
+        checkpoints.extend(stored.into_iter().flatten().map(|file| file.unwrap().file_name()));
         match end {
-            End::Killed => killed += 1,
+            End::Killed => {
+                killed += 1;
+                ordering += usize::from(kind == Kind::Optimize);
+            }
             End::Own(Some(0), _) => whole = (whole + begin.elapsed()) / 2,
             End::Own(code, text) => panic!("seed {seed}, round {round}: ended with {code:?}\n{text}"),
         }
     }
     assert!(killed * 3 > rounds(), "only {killed} of {} rounds were killed", rounds());
+    assert!(ordering > 0, "no round was killed while tables are brought into order");
+    assert!(checkpoints.len() * 20 > rounds(), "only {} files of checkpoints were met", checkpoints.len());
+    std::fs::write(project.spec(), &spec).unwrap();
     project.run(2).unwrap();
 
     let other = Project::new(&sql);

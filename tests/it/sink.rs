@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::json;
 use silverflow::error::Fault;
 
@@ -157,4 +158,66 @@ fn files_are_rewritten_while_the_epochs_go_on() {
     copy_folder(&project.path("landing"), &whole.path("landing"));
     whole.run(2).unwrap();
     assert_rows("history", &project.rows("SELECT * FROM history"), &whole.rows("SELECT * FROM history"));
+}
+
+/// Where a Parquet file has the values of a column.
+fn column_bytes(file: &Path, column: &str) -> std::ops::Range<usize> {
+    let reader = SerializedFileReader::new(fs::File::open(file).unwrap()).unwrap();
+    let chunks = reader.metadata().row_group(0).columns();
+    let (start, length) = chunks.iter().find(|x| x.column_path().string() == column).unwrap().byte_range();
+    start as usize..(start + length) as usize
+}
+
+/// What nobody asks of a replay point is not looked at, however broken it is.
+#[test]
+fn a_run_reads_back_only_the_columns_that_it_needs() {
+    let sql = HISTORY.replace("note STRING'", "note STRING, unused STRING'").replace("STREAM(raw)", "STREAM(seen)");
+    let project = Project::new(&format!("{sql} CREATE TEMPORARY VIEW seen AS SELECT id, s, note FROM STREAM(raw);"));
+    let row = |id: i64, s: i64| json!({"id": id, "s": s, "note": format!("n{s}"), "unused": format!("u{s}")});
+    project.land("raw", "a", &[row(1, 10), row(1, 30), row(2, 10)]);
+    project.run(1).unwrap();
+    let folder = project.path("lakehouse/main/default/raw");
+    let data = |path: &Path| path.extension().is_some_and(|x| x == "parquet");
+    let file = fs::read_dir(&folder).unwrap().map(|x| x.unwrap().path()).find(|path| data(path)).unwrap();
+    let damage = |column: &str| {
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[column_bytes(&file, column)].iter_mut().for_each(|byte| *byte = !*byte);
+        fs::write(&file, bytes).unwrap();
+    };
+    damage("unused");
+    project.land("raw", "b", &[row(1, 20)]);
+    let report = project.run(2).unwrap();
+    assert_eq!((report.replayed, report.checkpoint), (3, None));
+    let history = project.rows("SELECT note, __END_AT AS ended FROM history WHERE id = 1");
+    let version = |note: &str, ended: Option<i64>| json!({"note": note, "ended": ended});
+    let expected = [version("n10", Some(20)), version("n20", Some(30)), version("n30", None)];
+    assert_rows("a late row", &history, &expected);
+    // What is needed is looked at.
+    damage("note");
+    project.land("raw", "c", &[row(2, 20)]);
+    assert_eq!(project.run(1).unwrap_err().fault(), Fault::External);
+}
+
+/// Large enough that where its rows are is stored: the run that wrote a table leaves that to the next one.
+#[test]
+fn a_restart_that_meets_a_late_row_at_once_does_not_read_the_table() {
+    let project = Project::new(HISTORY);
+    let line = |id: usize, s: i64| format!("{{\"id\": {id}, \"s\": {s}, \"note\": \"n{s}\"}}\n");
+    let text: String = (0..17_000).flat_map(|id| [10, 30].map(|s| line(id, s))).collect();
+    project.land_text("raw", "a", &text);
+    project.run(2).unwrap();
+    let stored = project.path("lakehouse/_silverflow/rows/main/default/history");
+    assert_eq!(files(&stored, ".rows"), 1);
+    assert!(!project.path("lakehouse/_silverflow/rows/main/default/raw").exists());
+    let index = || {
+        let file = fs::read_dir(&stored).unwrap().next().unwrap().unwrap();
+        (file.file_name(), file.metadata().unwrap().modified().unwrap())
+    };
+    // What cannot be used is made again.
+    let before = index();
+    project.land_text("raw", "b", &line(3, 20));
+    assert!(project.run(1).unwrap().changed());
+    assert_eq!(index(), before);
+    assert_eq!(project.rows("SELECT id FROM history WHERE id = 3").len(), 3);
+    project.assert_clean("a late row");
 }

@@ -183,6 +183,18 @@ impl Project {
         runtime::optimize(&project::load(&self.spec()).unwrap().pipeline, vacuum).unwrap()
     }
 
+    /// Brings all tables into order, in a storage that is open.
+    pub(crate) fn optimize_in(&self, lake: Lake, vacuum: bool) -> OptimizeReport {
+        runtime::optimize_in(&project::load(&self.spec()).unwrap().pipeline, vacuum, Some(lake)).unwrap()
+    }
+
+    /// Takes a checkpoint at the end of every epoch.
+    pub(crate) fn take_checkpoints(&self) {
+        let spec = fs::read_to_string(self.spec()).unwrap();
+        let always = "configuration:\n  silverflow.checkpoint.rows: '0'\n  silverflow.checkpoint.seconds: '0'\n";
+        fs::write(self.spec(), format!("{spec}{always}")).unwrap();
+    }
+
     /// Does something to a table by another library.
     pub(crate) fn foreign(&self, table: &str, work: impl AsyncFnOnce(DeltaTable)) {
         let folder = self.path(format!("lakehouse/main/default/{table}"));

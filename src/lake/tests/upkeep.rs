@@ -1,6 +1,7 @@
 //! Compaction, vacuum, tables without vectors, and what others did between two runs.
 
 use super::*;
+use crate::lake::data::DataFile;
 use crate::lake::policy::Aim;
 use crate::lake::vacuum::Retention;
 
@@ -79,6 +80,47 @@ async fn a_later_run_reads_no_data_to_know_where_rows_are() {
     assert_eq!(names, data);
     assert_eq!(numbers(&table).await, [1, 4, 7, 8, 9, 10]);
     assert_eq!(run(7, 9, &[]).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_row_that_goes_waits_for_no_reading_of_the_table() {
+    let (folder, lake) = new_lake().await;
+    let wanted = TableSpec { rows_go: true, ..of(&[]) };
+    let open = async || Table::open_or_create(&lake, wanted.clone()).await.unwrap();
+    let rows = folder.path().join("_silverflow/rows/main/default/t");
+    let stored = || std::fs::read_dir(&rows).map_or(0, Iterator::count);
+    // In the run that wrote them.
+    let mut table = open().await;
+    table.commit(change(1, &[1, 2, 3, 3], &[])).await.unwrap().unwrap();
+    table.commit(change(2, &[4], &[3, 1])).await.unwrap().unwrap();
+    assert_eq!((numbers(&table).await, table.learned, stored()), (vec![2, 3, 4], 0, 0));
+    // In one that follows it at once, also where they have been moved to another file meanwhile.
+    table.commit(change(3, &[5, 6, 7], &[])).await.unwrap().unwrap();
+    for moved in [false, true] {
+        let mut table = open().await;
+        let epoch = table.epoch().unwrap() + 1;
+        table.commit(change(epoch, &[10, 11, 12, 13], &[])).await.unwrap().unwrap();
+        if moved {
+            table.optimize(None).await.unwrap();
+        }
+        let work = table.unstored().unwrap().unwrap();
+        assert!(!work.is_learning());
+        let done = work.run().await.unwrap();
+        assert_eq!(table.settle(done).await.unwrap().learned, 1);
+        assert!(table.index.is_none() && table.noted.is_empty() && table.unstored().unwrap().is_none());
+        let mut table = open().await;
+        let small: u64 = table.files.values().map(DataFile::live).filter(|rows| *rows < 3).sum();
+        let others = table.files.values().filter(|x| x.live() >= 3 && !rows.join(format!("{}.rows", x.path)).exists());
+        let others: u64 = others.map(DataFile::live).sum();
+        table.commit(change(epoch + 1, &[], &[11, 13])).await.unwrap().unwrap();
+        assert_eq!(table.learned, small + others);
+        assert!(!moved || table.learned == 0);
+    }
+    assert_eq!(numbers(&open().await).await, [2, 3, 4, 5, 6, 7, 10, 10, 12, 12]);
+    // Nothing is noted where no row will go.
+    let mut table = Table::open_or_create(&lake, of(&[])).await.unwrap();
+    table.commit(change(20, &[1, 2, 3, 3], &[])).await.unwrap().unwrap();
+    assert!(table.index.is_none() && table.noted.is_empty() && table.unstored().unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

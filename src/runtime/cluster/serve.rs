@@ -17,7 +17,7 @@ use crate::dataflow::{Alarm, Batch, Outcome, Start, TableId, UNUSABLE};
 use crate::error::{Error, Result};
 use crate::lake::{EpochLog, Lake};
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, analyze};
+use crate::plan::{Input, Plan, analyze};
 use crate::runtime::checkpoint::{Checkpoints, ShareOf, States, damaged, fingerprints};
 use crate::runtime::commit::{CommitDone, Committer, ToCommitter};
 use crate::runtime::hydrate::{Rows, hydrate_share};
@@ -405,7 +405,7 @@ impl Process<'_> {
             index,
             source: source.clone(),
             position: found(&session.plan.root, &position),
-            used: session.plan.used(index),
+            used: session.plan.used(Input::Source(index)),
             epoch,
             wall_micros,
             stored: None,
