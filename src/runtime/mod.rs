@@ -38,6 +38,7 @@ mod scratch;
 mod settle;
 mod supervisor;
 mod tables;
+mod told;
 mod verify;
 mod watch;
 mod worker;

@@ -33,6 +33,6 @@ mod text;
 
 pub use delta::{DeltaSource, First};
 pub use files::{FileSource, METADATA, NEW_COLUMNS, ReadStats, metadata_field};
-pub use listing::{Landing, is_there};
+pub use listing::{Landing, as_it_is, is_there};
 pub use options::{Clean, Format};
 pub use reader::FileReader;
