@@ -330,7 +330,8 @@ fn not_read(out: &mut String, report: &RunReport) {
     for (flow, source) in &report.sources {
         if source.changed_files > 0 {
             let files = source.changed_files;
-            let _ = writeln!(out, "  flow {flow}: files that changed after they were read, and are not read again {files}");
+            let _ =
+                writeln!(out, "  flow {flow}: files that changed after they were read, and are not read again {files}");
         }
         if source.waiting_files > 0 {
             let files = source.waiting_files;

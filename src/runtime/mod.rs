@@ -61,6 +61,7 @@ pub use follow::{Continuous, Stop};
 pub use intent::{FlowChanges, Selection};
 pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize};
+pub(crate) use query::chosen;
 pub use query::{QueryResult, describe_resolved, query, query_as_of, query_resolved};
 pub use report::{RuleReport, RunReport, SourceReport, TableReport};
 pub use verify::{TableVerdict, VerifyReport, verify};

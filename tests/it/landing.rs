@@ -446,3 +446,24 @@ fn ten_thousand_files_that_were_read_do_not_weigh_on_the_next_epoch() {
     // Listing is what is left; the bound is wide since other tests run beside this one.
     assert!(many.0 < few.0 * 4 + Duration::from_secs(2), "{many:?} {few:?}");
 }
+
+#[test]
+fn limits_of_bytes_moments_and_skipped_rows_hold_in_a_run() {
+    let three = |options: &str| {
+        let project = bronze(&format!(", format => 'csv', schema => 'id INT', {options}"));
+        for (name, day) in [("a", 1), ("b", 2), ("c", 3)] {
+            put(&project, &format!("t/{name}.csv"), format!("x{name}\ny\n{day}0000000\n"));
+            let file = fs::File::options().write(true).open(project.path(format!("landing/t/{name}.csv"))).unwrap();
+            let day = DateTime::<Utc>::UNIX_EPOCH + TimeDelta::days(day);
+            file.set_modified(day.into()).unwrap();
+        }
+        let report = project.run(2).unwrap();
+        let ids: Vec<Value> = project.rows("SELECT id FROM t WHERE id IS NOT NULL ORDER BY id");
+        (report.epochs.len(), ids.iter().map(|row| row["id"].as_i64().unwrap() / 10_000_000).collect::<Vec<_>>())
+    };
+    assert_eq!(three("skipRows => 2, maxBytesPerTrigger => '5b'"), (3, vec![1, 2, 3]));
+    assert_eq!(three("skipRows => 2, maxBytesPerTrigger => '1k'"), (1, vec![1, 2, 3]));
+    assert_eq!(three("skipRows => 2, modifiedBefore => '1970-01-04'"), (1, vec![1, 2]));
+    assert_eq!(three("skipRows => 2, modifiedAfter => '1970-01-03T00:00:00Z'"), (1, vec![3]));
+    assert_eq!(three("skipRows => 3").1, [] as [i64; 0]);
+}
