@@ -318,7 +318,26 @@ fn progress(spinner: &ProgressBar) -> Progress {
     }
     spinner.enable_steady_tick(Duration::from_millis(100));
     let spinner = spinner.clone();
-    Arc::new(move |line| spinner.set_message(line.to_owned()))
+    Arc::new(move |line| match line.starts_with("warning: ") {
+        // It stays when the work has gone on.
+        true => spinner.println(line),
+        false => spinner.set_message(line.to_owned()),
+    })
+}
+
+/// Files that are there and were not read.
+fn not_read(out: &mut String, report: &RunReport) {
+    for (flow, source) in &report.sources {
+        if source.changed_files > 0 {
+            let files = source.changed_files;
+            let _ =
+                writeln!(out, "  flow {flow}: files that changed after they were read, and are not read again {files}");
+        }
+        if source.waiting_files > 0 {
+            let files = source.waiting_files;
+            let _ = writeln!(out, "  flow {flow}: files still being written, left for the next run {files}");
+        }
+    }
 }
 
 fn render(report: &RunReport) -> String {
@@ -331,6 +350,7 @@ fn render(report: &RunReport) -> String {
             Some(epoch) => writeln!(out, "{}: nothing new since epoch {epoch}; nothing was committed", report.pipeline),
             None => writeln!(out, "{}: there is nothing to read yet; nothing was committed", report.pipeline),
         };
+        not_read(&mut out, report);
         return out;
     }
     let epochs = match report.epochs.as_slice() {
@@ -347,6 +367,9 @@ fn render(report: &RunReport) -> String {
         cleaned => writeln!(out, ", {cleaned} cleaned away"),
     };
     for (flow, source) in &report.sources {
+        if source.malformed + source.dropped + source.rescued + source.corrupt_files == 0 {
+            continue;
+        }
         let _ = write!(
             out,
             "  flow {flow}: records malformed {}, left out {}, rescued {}",
@@ -357,6 +380,7 @@ fn render(report: &RunReport) -> String {
             files => writeln!(out, "; files not readable to their end {files}"),
         };
     }
+    not_read(&mut out, report);
     for table in &report.tables {
         let _ = writeln!(out, "\n{} ({})", table.name, table.kind);
         let _ = writeln!(

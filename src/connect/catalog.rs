@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, ListBuilder, RecordBatch, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, Schema};
-use regex::RegexBuilder;
 
 use super::answer::Tables;
 use super::expression::parts;
@@ -16,6 +15,7 @@ use super::wire::spark::{Catalog, Read, Relation};
 use crate::error::{Error, Result};
 use crate::pipeline::{Dataset, DatasetKind, TableName};
 use crate::plan::function_names;
+use crate::runtime::chosen;
 use prost::Message;
 
 /// One column of an answer.
@@ -159,20 +159,6 @@ fn table<'a>(tables: &'a Tables, written: &str, schema: Option<&str>) -> Result<
 }
 
 /// The names that fit a pattern of Spark's: `*` is anything, `|` is or, letters are letters in any case.
-fn chosen(mut names: Vec<String>, pattern: Option<&str>) -> Result<Vec<String>> {
-    names.sort();
-    names.dedup();
-    let Some(pattern) = pattern else { return Ok(names) };
-    let branches = pattern.split('|').map(|branch| regex::escape(branch.trim()).replace("\\*", ".*"));
-    let expression = format!("^(?:{})$", branches.collect::<Vec<_>>().join("|"));
-    let fits = RegexBuilder::new(&expression)
-        .case_insensitive(true)
-        .build()
-        .map_err(|_| Error::user("INVALID_PATTERN", format!("{} is no pattern of names", pattern.escape_debug())))?;
-    names.retain(|name| fits.is_match(name));
-    Ok(names)
-}
-
 fn databases(tables: &Tables, names: Vec<String>) -> Result<RecordBatch> {
     let count = names.len();
     batch(vec![

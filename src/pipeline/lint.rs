@@ -7,7 +7,8 @@ use datafusion::sql::sqlparser::ast::Spanned;
 
 use super::graph::Graph;
 use super::lineage::{Lineage, clean_columns, columns_of, reads_clock};
-use super::{AutoCdc, ColumnList, DatasetKind, Flow, Pipeline, Relation, RelationSource, ScdType, TableName};
+use super::names::near_miss;
+use super::{AutoCdc, ColumnList, Dataset, DatasetKind, Flow, Pipeline, Relation, RelationSource, ScdType, TableName};
 use crate::error::Span;
 
 /// Code of the remark on a clause that is read and changes nothing. It is for `dry-run` alone.
@@ -40,6 +41,7 @@ pub(super) fn lint(pipeline: &Pipeline) -> Vec<Lint> {
     let lineage = Lineage::new(pipeline, &graph);
     let merged = merged(pipeline, &graph);
     let mut lints = Vec::new();
+    lints.extend(pipeline.datasets.values().flat_map(unknown_properties));
     for flow in pipeline.flows.values() {
         match flow.auto_cdc() {
             Some(cdc) => {
@@ -52,6 +54,33 @@ pub(super) fn lint(pipeline: &Pipeline) -> Vec<Lint> {
         }
     }
     lints
+}
+
+/// Table properties `pipelines.…` of Lakeflow; of ours an unknown one is an error.
+const PROPERTIES: [&str; 7] = [
+    "pipelines.reset.allowed",
+    "pipelines.autoOptimize.managed",
+    "pipelines.autoOptimize.zOrderCols",
+    "pipelines.cdc.tombstoneGCThresholdInSeconds",
+    "pipelines.channel",
+    "pipelines.trigger.interval",
+    "pipelines.tableType",
+];
+
+/// Properties that are read by nobody, so that they may be misspelt.
+fn unknown_properties(dataset: &Dataset) -> Vec<Lint> {
+    let ours = dataset.properties.keys().filter(|key| key.to_lowercase().starts_with("pipelines."));
+    let unknown = ours.filter(|key| !PROPERTIES.iter().any(|known| known.eq_ignore_ascii_case(key)));
+    let lint = |key: &String| Lint {
+        code: "UNKNOWN_PROPERTY",
+        message: format!("the table property `{key}` of `{}` is not known, and changes nothing", dataset.name),
+        span: dataset.span.clone(),
+        help: match near_miss(key, PROPERTIES) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "leave it out, or give it a prefix of your own".to_owned(),
+        },
+    };
+    unknown.map(lint).collect()
 }
 
 /// Targets of AUTO CDC and everything that reads them.

@@ -111,6 +111,9 @@ pub struct Column {
     pub name: String,
     /// Type in Arrow terms: STRING is `Utf8`, TIMESTAMP is microseconds in UTC, TIMESTAMP_NTZ microseconds without zone.
     pub data_type: arrow::datatypes::DataType,
+    /// Characters that a text of `VARCHAR(n)` has at most. One that is longer fails its row, unless what is too much is
+    /// blanks, which go.
+    pub length: Option<i32>,
     /// False for NOT NULL.
     pub nullable: bool,
     /// Comment.

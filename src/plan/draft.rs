@@ -9,7 +9,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, ident};
 use datafusion::scalar::ScalarValue;
 
 use super::cdc::{CdcDraft, CdcSource, draft_cdc};
-use super::functions::{cast, spelled};
+use super::functions::{cast, of_length, spelled};
 use super::generated;
 use super::metadata::names_metadata;
 use super::own::own_columns;
@@ -85,6 +85,13 @@ pub(super) fn draft<'a>(
                     own: own_of(reading, schema, done),
                 });
             }
+        }
+        if let Some(column) = dataset.columns.iter().flatten().find(|column| column.length.is_some()) {
+            let message = format!("{} is VARCHAR(n), which a target of AUTO CDC cannot have", column.name);
+            return Err(Error::user("NOT_SUPPORTED", message)
+                .at(&column.span)
+                .dataset(&dataset.name)
+                .help("declare it as STRING, and its length as an expectation: EXPECT (length(…) <= n)"));
         }
         let drafted = draft_cdc(planner, &sources, dataset.columns.as_deref())
             .map_err(|e| e.dataset(&dataset.name).at(&dataset.span))?;
@@ -381,6 +388,14 @@ fn conform(draft: &mut DraftFlow<'_>, schema: &SchemaRef, dataset: &Dataset, pla
                 let null = ScalarValue::try_from(field.data_type()).map_err(|e| from_datafusion(e, span, None))?;
                 Expr::Literal(null, None)
             }
+        };
+        let limit = dataset.columns.iter().flatten().find(|c| c.name == *field.name()).and_then(|c| c.length);
+        let expr = match limit {
+            Some(limit) => {
+                same = false;
+                of_length(expr, limit, &planner.settings).map_err(|e| from_datafusion(e, span, None))?
+            }
+            None => expr,
         };
         exprs.push(expr.alias(field.name()));
     }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
@@ -134,12 +135,31 @@ fn dataset_of(plan: &Plan, dataset: &DatasetPlan) -> Explained {
             .fields()
             .iter()
             .filter(|f| !is_hidden(f))
-            .map(|f| ExplainedColumn { name: f.name().clone(), data_type: spelled(f.data_type()).to_uppercase() })
+            .map(|f| ExplainedColumn { name: f.name().clone(), data_type: capitals(f.data_type()) })
             .collect(),
         reads,
         rules: dataset.rules.iter().map(|rule| rule_of(dataset, rule)).collect(),
         quarantine: dataset.quarantine.is_some().then(|| dataset.name.quarantine().to_string()),
         flows,
+    }
+}
+
+/// A type with its words in capitals and its names as they are.
+fn capitals(t: &DataType) -> String {
+    match t {
+        DataType::List(item) => format!("ARRAY<{}>", capitals(item.data_type())),
+        DataType::Struct(fields) => {
+            let member = |field: &FieldRef| format!("{}:{}", field.name(), capitals(field.data_type()));
+            format!("STRUCT<{}>", fields.iter().map(member).collect::<Vec<_>>().join(","))
+        }
+        DataType::Map(entries, _) => match entries.data_type() {
+            DataType::Struct(parts) => {
+                let parts: Vec<String> = parts.iter().map(|part| capitals(part.data_type())).collect();
+                format!("MAP<{}>", parts.join(","))
+            }
+            other => capitals(other),
+        },
+        other => spelled(other).to_uppercase(),
     }
 }
 

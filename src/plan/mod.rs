@@ -30,6 +30,7 @@ mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unique;
+mod wording;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -48,7 +49,7 @@ pub use explain::{Explained, ExplainedColumn, ExplainedFlow, ExplainedOperator, 
 pub use fingerprint::{SCD_TYPE, SEQUENCE_TYPE, UPSTREAM};
 pub use frame::plan_frame;
 pub(crate) use functions::{Instants, double};
-pub use functions::{Settings, Zone, names as function_names};
+pub use functions::{Settings, Zone, all_names as function_names};
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::{from_datafusion, plan_sql};
 pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, varies, with_now, with_wall};

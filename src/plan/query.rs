@@ -25,6 +25,7 @@ use super::lateral;
 use super::metadata::{METADATA, hide_from_wildcards};
 use super::stars::expand_stars;
 use super::syntax::read_as_spark;
+use super::wording::in_spark_terms;
 use crate::error::{Error, Result, Span};
 use crate::pipeline::frame::{Frame, FrameOp};
 use crate::pipeline::{EPOCH_COLUMN, Query, QueryBody, Source, near_miss};
@@ -196,6 +197,9 @@ const VOLATILE: [&str; 9] = [
     "spark_partition_id",
 ];
 
+/// Spark's functions whose values are the user's name.
+const WHO: [&str; 3] = ["current_user", "session_user", "user"];
+
 fn shown(column: &Column) -> String {
     column.name.clone()
 }
@@ -226,7 +230,7 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
                 Error::user("AMBIGUOUS_COLUMN", format!("column {} stands in more than one relation", shown(field)))
                     .help("qualify it with the relation's name")
             }
-            other => Error::user("INVALID_QUERY", other.to_string()),
+            other => Error::user("INVALID_QUERY", in_spark_terms(&other.to_string())),
         },
         // Some messages end in a dump of the planner's own types.
         DataFusionError::NotImplemented(message) if message.contains("ScalarSubquery") => {
@@ -245,7 +249,7 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
         }
         DataFusionError::NotImplemented(message) => {
             let said = message.split(" { ").next().unwrap_or(message);
-            Error::user("NOT_SUPPORTED", said.trim_end())
+            Error::user("NOT_SUPPORTED", in_spark_terms(said.trim_end()))
         }
         DataFusionError::Plan(message) | DataFusionError::Execution(message)
             if message.starts_with("Invalid function") =>
@@ -261,8 +265,12 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
                 let message = format!("{name} gives another value each time, so that a table could never be rebuilt");
                 return Error::user("NOT_SUPPORTED", message).at(&place);
             }
+            if WHO.contains(&name) {
+                let message = format!("{name} gives who runs the pipeline, and a table is the same whoever runs it");
+                return Error::user("NOT_SUPPORTED", message).at(&place);
+            }
             let mut error = Error::user("UNKNOWN_FUNCTION", format!("there is no function {name}"));
-            let names = functions::names();
+            let names = functions::all_names();
             match near_miss(name, names.iter().map(String::as_str)) {
                 Some(near) => error = error.help(format!("did you mean {near}?")),
                 None => error = error.help("SHOW FUNCTIONS in `silverflow query` lists all there are"),
@@ -282,9 +290,20 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             Error::user("DUPLICATE_COLUMN", "two columns of a select list have the same name")
                 .help("give one of them a name: … AS name")
         }
-        DataFusionError::Plan(message) => Error::user("INVALID_QUERY", message.clone()),
+        DataFusionError::Plan(message)
+            if message.contains("must be in GROUP BY") || message.contains("must appear in the GROUP BY") =>
+        {
+            Error::user(
+                "MISSING_GROUP_BY",
+                "a column beside an aggregate is neither a key of GROUP BY nor in an aggregate",
+            )
+            .help("add it to GROUP BY, or take any of its values: first_value(…)")
+        }
+        DataFusionError::Plan(message) | DataFusionError::Execution(message) => {
+            Error::user("INVALID_QUERY", in_spark_terms(message))
+        }
         DataFusionError::Internal(message) => Error::internal(message.clone()),
-        other => Error::user("INVALID_QUERY", other.strip_backtrace()),
+        other => Error::user("INVALID_QUERY", in_spark_terms(&other.strip_backtrace())),
     };
     planned.at(&place)
 }

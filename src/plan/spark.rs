@@ -388,6 +388,8 @@ fn ddl(sql_type: &ast::DataType) -> String {
                 .collect();
             format!("STRUCT<{}>", members.join(", "))
         }
+        // A cast to a text of a limited length is one to text.
+        ast::DataType::Char(_) | ast::DataType::Character(_) | ast::DataType::Varchar(_) => "STRING".to_owned(),
         other => other.to_string(),
     }
 }

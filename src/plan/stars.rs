@@ -1,4 +1,4 @@
-//! `struct(*)` and `struct(x.*)`: calls that take all columns, written out before there is a plan.
+//! `struct(*)`, `concat_ws('|', x.*)`: calls that take all columns, written out before there is a plan.
 
 use std::ops::ControlFlow;
 
@@ -15,8 +15,8 @@ use crate::pipeline::EPOCH_COLUMN;
 /// Names of columns, with the expressions of their values.
 pub(super) type Named = Vec<(String, Expr)>;
 
-/// Writes a call of `struct` with stars as names and values in turn; `columns` gives those of a qualifier, or all if it is
-/// empty. Other calls stay as they are.
+/// Writes a call with stars out: one of `struct` as names and values in turn, any other as values. `columns` gives those of a
+/// qualifier, or all if it is empty. Calls without stars stay as they are, and so does `count(*)`.
 ///
 /// # Errors
 /// A star over nothing.
@@ -25,7 +25,9 @@ pub(super) fn spread(function: &mut ast::Function, columns: &mut dyn FnMut(&[Str
     let star = |argument: &FunctionArg| {
         matches!(argument, FunctionArg::Unnamed(FunctionArgExpr::Wildcard | FunctionArgExpr::QualifiedWildcard(_)))
     };
-    if !function.name.to_string().eq_ignore_ascii_case("struct") || !list.args.iter().any(star) {
+    let name = function.name.to_string().to_lowercase();
+    let counts = name == "count" && matches!(list.args.as_slice(), [FunctionArg::Unnamed(FunctionArgExpr::Wildcard)]);
+    if counts || !list.args.iter().any(star) {
         return Ok(());
     }
     let mut pairs = Named::new();
@@ -46,15 +48,22 @@ pub(super) fn spread(function: &mut ast::Function, columns: &mut dyn FnMut(&[Str
                 });
                 continue;
             }
-            _ => return Err(Error::user("INVALID_QUERY", "struct takes columns, expressions and stars")),
+            _ => {
+                let message = format!("{name} takes columns, expressions and stars");
+                return Err(Error::user("INVALID_QUERY", message));
+            }
         };
         let found = columns(&qualifier);
         if found.is_empty() {
             let shown = if qualifier.is_empty() { "*".to_owned() } else { format!("{}.*", qualifier.join(".")) };
-            return Err(Error::user("CANNOT_RESOLVE_STAR_EXPAND", format!("{shown} in struct names no columns here"))
+            return Err(Error::user("CANNOT_RESOLVE_STAR_EXPAND", format!("{shown} in {name} names no columns here"))
                 .help("inside an expression a star is all columns of tables that stand in FROM by themselves"));
         }
         pairs.extend(found);
+    }
+    if name != "struct" {
+        list.args.extend(pairs.into_iter().map(|(_, expr)| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr))));
+        return Ok(());
     }
     function.name = ObjectName::from(vec![Ident::new("named_struct")]);
     for (title, expr) in pairs {

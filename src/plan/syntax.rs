@@ -14,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use self::forms::{Variables, multiple, quantified, spell_body, spell_join, spell_pipe, variant};
-use super::functions::{NOT, PATH, schema_of};
+use super::functions::{NOT, PATH, SORTED_BY, schema_of};
 use super::metadata::METADATA;
 use crate::sql::UNSIGNED_SHIFT;
 
@@ -244,6 +244,14 @@ fn function(function: &mut Function) -> Option<Expr> {
         name if given.len() == 1 && cast_name(name).is_some() => {
             let data_type = cast_name(name)?;
             positional(given)?.pop().map(|value| cast(value, data_type))
+        }
+        "charindex" => {
+            function.name = ObjectName::from(vec![Ident::new("locate")]);
+            None
+        }
+        "array_sort" if matches!(given.get(1), Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Lambda(_))))) => {
+            function.name = ObjectName::from(vec![Ident::new(SORTED_BY)]);
+            None
         }
         "from_json" => {
             // The schema of a sample is known at once.

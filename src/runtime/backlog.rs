@@ -1,20 +1,24 @@
 //! What there is to do: what is new outside, and which tables have to be made again.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
 
 use tokio::runtime::Handle;
 
 use super::definitions::{moved, stays, table_key};
-use super::follow::Look;
+use super::follow::{Look, SETTLED, Stop};
 use super::intent::Intent;
 use super::names::name_of;
 use super::tables::path;
 use crate::dataflow::TableId;
 use crate::error::{Error, Result};
-use crate::lake::{FileId, History, Lake, Position, Table};
+use crate::lake::{FileId, History, Lake, Position, SeenFile, Table};
 use crate::pipeline::ReadTable;
 use crate::plan::{Plan, SourceKind};
-use crate::sources::{DeltaSource, FileSource, First, Landing};
+use crate::sources::{DeltaSource, FileSource, First, Landing, as_it_is};
 
 /// How the tables are found that have epochs, as the log says.
 #[derive(Default)]
@@ -75,7 +79,13 @@ pub(super) struct Backlog {
     divisible: BTreeMap<usize, FileSource>,
     /// Versions of tables that are left for the epochs after.
     later: BTreeMap<usize, VecDeque<Position>>,
+    /// Files that were read and have another size now, each with the one it had. They are not read again.
+    pub(super) changed: Vec<(usize, FileId, SeenFile)>,
+    looked: Instant,
 }
+
+/// A file that nobody has touched for so long is not being written, as far as a run can tell that does not wait longer.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// What is new of a table whose changes are known up to a version, an epoch's share each.
 async fn versions(location: &str, read: &ReadTable, known: Option<(i64, Option<&str>)>) -> Result<VecDeque<Position>> {
@@ -115,6 +125,7 @@ impl Backlog {
         mut look: Look<'_>,
     ) -> Result<Backlog> {
         let (mut positions, mut divisible, mut later) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (changed, looked) = (RefCell::new(Vec::new()), Instant::now());
         for (index, source) in plan.sources.iter().enumerate() {
             if history.finished_once.contains(&source.id) || !intent.reads(plan, index) {
                 continue;
@@ -126,8 +137,14 @@ impl Backlog {
                     let seen = history.seen(&source.id);
                     let read_before = seen.is_some_and(|seen| !seen.is_empty());
                     let known = |file: &FileId| {
-                        let before = seen.and_then(|seen| seen.get(name_of(&plan.root, &file.path)));
-                        before.is_some_and(|before| !files.allows_overwrites() || before.is_of(file))
+                        let Some(before) = seen.and_then(|seen| seen.get(name_of(&plan.root, &file.path))) else {
+                            return false;
+                        };
+                        let again = files.allows_overwrites() && !before.is_of(file);
+                        if !again && before.size != file.size {
+                            changed.borrow_mut().push((index, file.clone(), *before));
+                        }
+                        !again
                     };
                     // What is there now is passed over, and that is written down.
                     let passes = seen.is_none() && !files.includes_existing();
@@ -180,7 +197,44 @@ impl Backlog {
             };
             positions.extend(position.map(|p| (index, p)));
         }
-        Ok(Backlog { positions, divisible, later })
+        Ok(Backlog { positions, divisible, later, changed: changed.into_inner(), looked })
+    }
+
+    /// Looks a second time at files that were modified a moment before they were found, and gives those that have changed
+    /// since: they are left for another run. Takes [`QUIET`] at most, and only if there are such files.
+    pub(super) fn settle(&mut self, plan: &Plan, stop: &Stop) -> Vec<(usize, FileId)> {
+        let found = Utc::now().timestamp_micros() - micros(self.looked.elapsed());
+        let young = |file: &&FileId| file.modified_micros > found - micros(SETTLED);
+        let files = self.positions.values().filter_map(|position| match position {
+            Position::Files(files) => Some(files),
+            _ => None,
+        });
+        let Some(newest) = files.flatten().filter(young).map(|file| file.modified_micros).max() else {
+            return Vec::new();
+        };
+        let age = u64::try_from(Utc::now().timestamp_micros() - newest).map_or(Duration::ZERO, Duration::from_micros);
+        stop.pause(QUIET.saturating_sub(age).min(QUIET.saturating_sub(self.looked.elapsed())));
+        let mut waiting = Vec::new();
+        for (index, position) in std::mem::take(&mut self.positions) {
+            let Position::Files(mut files) = position else {
+                self.positions.insert(index, position);
+                continue;
+            };
+            let before = waiting.len();
+            files.retain(|file| {
+                let changed = young(&file) && as_it_is(file).is_some_and(|now| now != *file);
+                if changed {
+                    waiting.push((index, file.clone()));
+                }
+                !changed
+            });
+            // What is read once is read when all of it is there.
+            let parts = plan.sources.get(index).is_some_and(|source| !source.once);
+            if !files.is_empty() && (parts || waiting.len() == before) {
+                self.positions.insert(index, Position::Files(files));
+            }
+        }
+        waiting
     }
 
     /// Where files of the plan's sources land.
@@ -234,6 +288,10 @@ impl Backlog {
         }
         share
     }
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// How many of the files an epoch takes that has room for so many bytes of rows: those that fit, and one more.

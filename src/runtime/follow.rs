@@ -14,7 +14,7 @@ use crate::lake::FileId;
 use crate::sources::Landing;
 
 /// A file that was modified longer ago than this is whole.
-const SETTLED: Duration = Duration::from_secs(2);
+pub(super) const SETTLED: Duration = Duration::from_secs(2);
 /// Between two looks at a file that may still be being written.
 const LOOK: Duration = Duration::from_millis(500);
 /// Looks at everything take one part of so many of the time, where nothing tells of changes, and where the system does.

@@ -16,7 +16,7 @@ use crate::dataflow::{Batch, Inlet, relabel};
 use crate::error::{Error, Result};
 use crate::lake::{FileId, Position, Table};
 use crate::plan::{Source, SourceKind};
-use crate::sources::{DeltaSource, FileSource, ReadStats};
+use crate::sources::{DeltaSource, FileSource, Part, ReadStats};
 
 /// What an ingress actor reports when it ends.
 pub struct Read {
@@ -100,20 +100,28 @@ impl Ingress {
 }
 
 impl Ingress {
-    /// Reads files, several at a time if they are worth a thread.
+    /// Reads files, several at a time if they are worth a thread, and large ones in parts.
     fn files(&self, source: &FileSource, files: &[FileId]) -> Result<ReadStats> {
         let bytes = files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.size));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let readers = if bytes < PARALLEL { 1 } else { cores.min(READERS).min(files.len()).max(1) };
+        let most = if bytes < PARALLEL { 1 } else { cores.min(READERS) };
+        // Enough parts that no reader waits long for the last one.
+        let size = (bytes / u64::try_from(most * 4).unwrap_or(1)).max(PART);
+        let count = |file: &FileId| if most > 1 { usize::try_from(file.size / size).unwrap_or(1).max(1) } else { 1 };
+        let parts: Vec<(&FileId, Part)> = files
+            .iter()
+            .flat_map(|file| source.parts(file, count(file)).into_iter().map(move |part| (file, part)))
+            .collect();
+        let readers = most.min(parts.len()).max(1);
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let read = |reader: usize| {
             let mut deal = Deal { ingress: self, next: self.index + reader };
             let mut stats = ReadStats::default();
             while !failed.load(Ordering::Relaxed) {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(file) = files.get(at) else { break };
+                let Some((file, part)) = parts.get(at) else { break };
                 let mut all = || {
-                    let mut rows = source.read_used(file, &self.source.schema, &self.used)?;
+                    let mut rows = source.read_part(file, part, &self.source.schema, &self.used)?;
                     for rows in &mut rows {
                         deal.rows(&rows?, None)?;
                     }
@@ -161,6 +169,8 @@ impl Ingress {
 /// Files that are read at the same time at most, and bytes below which one reader is enough.
 const READERS: usize = 4;
 const PARALLEL: u64 = 1 << 20;
+/// Bytes of a part of a file at least.
+const PART: u64 = 4 << 20;
 
 fn wrong(error: arrow::error::ArrowError) -> Error {
     Error::internal("rows of a source do not fit its schema").caused_by(error)

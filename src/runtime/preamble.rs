@@ -24,6 +24,7 @@ use super::retry::Retry;
 use super::scratch::Scratch;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe, held_elsewhere};
+use super::told::Told;
 use super::worker::Workers;
 use super::{FlowChanges, RunOptions};
 use crate::dataflow::{Start, TableId, UNUSABLE};
@@ -57,18 +58,29 @@ pub(super) fn run(
     for source in &ready.plan.sources {
         // An option that is misspelt may have been meant to change what is read.
         let unknown = source.warnings.iter().filter(|(code, _)| *code == "UNKNOWN_OPTION");
-        unknown.for_each(|(_, message)| say(&format!("flow {}: {message}", source.flow)));
+        unknown.for_each(|(_, message)| say(&format!("warning: flow {}: {message}", source.flow)));
     }
     let clock = RunClock::new(&seen, options);
     if ready.is_idle(&seen) && !clock.is_due() && options.continuous.is_none() {
         let cleaned = clean(&ready.plan, &seen, clock.now())?;
-        return Ok(RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) });
+        let mut report = RunReport { cleaned, ..ready.report(pipeline, &lake, &seen) };
+        Told::default().changed(&ready.plan, &ready.backlog, &mut report, &say);
+        return Ok(report);
     }
     let (lock, log, history) = RunLock::take(&lake, options.lock_timeout, io, &say)?;
     let selective = options.selection.is_selective();
     let mut begun = Some((log, history.is_as(&seen).then_some(ready)));
-    let mut session =
-        Session { pipeline, options: options.clone(), lead, io, lake, lock: Arc::new(lock), total: None, say: &say };
+    let mut session = Session {
+        pipeline,
+        options: options.clone(),
+        lead,
+        io,
+        lake,
+        lock: Arc::new(lock),
+        total: None,
+        told: Told::default(),
+        say: &say,
+    };
     if history.open.is_some() && selective {
         // What an earlier run left open is of another kind: it is finished first, by itself.
         session.run(begun.take(), true)?;
@@ -106,6 +118,7 @@ struct Session<'a> {
     lock: Arc<RunLock>,
     /// What all sessions did.
     total: Option<RunReport>,
+    told: Told,
     say: &'a dyn Fn(&str),
 }
 
@@ -179,6 +192,7 @@ impl Session<'_> {
         if idle && options.continuous.is_none() {
             // Readers find empty tables rather than none.
             total.cleaned += clean(&ready.plan, &history, clock.now())?;
+            self.told.changed(&ready.plan, &ready.backlog, total, self.say);
             return Ok(());
         }
         if tables.epochs.values().flatten().any(|epoch| *epoch >= history.next) {
@@ -256,6 +270,7 @@ impl Session<'_> {
             total: total.rest(),
             on_epoch: options.on_epoch.clone(),
             stop: options.stop.clone(),
+            told: std::mem::take(&mut self.told),
         };
         let mut outcome = supervisor.hydrate(&view);
         if let Err(error) = &outcome
@@ -270,6 +285,7 @@ impl Session<'_> {
         let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, follow, self.say));
         let ended = workers.stop();
         supervisor.total.spilled_bytes = supervisor.scratch.written();
+        self.told = std::mem::take(&mut supervisor.told);
         total.add(&supervisor.total);
         outcome.and(ended)
     }

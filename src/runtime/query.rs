@@ -12,13 +12,15 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, TableAlias, TableFactor, VisitMut, VisitorMut};
 
+use regex::{Regex, RegexBuilder};
+
 use super::definitions::quarantine_key;
 use super::io;
 use crate::error::{Error, Result, Span};
 use crate::lake::{EpochLog, History, Lake, query as tables};
 use crate::pipeline::{DatasetKind, Pipeline, Query, QueryBody, RelationSource, Source, TableName, near_miss};
 use crate::plan::{Settings, from_datafusion, function_names, plan_frame, plan_sql, session};
-use crate::sql::read_query;
+use crate::sql::{name_defaults, read_query};
 use crate::stack::on_large_stack;
 
 /// The rows of a query.
@@ -70,8 +72,8 @@ fn versions_of(history: &History, epoch: u64) -> Result<&BTreeMap<String, i64>> 
 async fn answer(pipeline: &Pipeline, sql: &str, as_of: Option<u64>) -> Result<QueryResult> {
     let source = Arc::new(Source::new("<query>", sql));
     let whole = Span { file: "<query>".to_owned(), line: 1, column: 1, length: 1, text: source.line(1).to_owned() };
-    if sql.trim().trim_end_matches(';').split_whitespace().map(str::to_lowercase).eq(["show", "functions"]) {
-        return functions();
+    if let Some(pattern) = asks_for_functions(sql)? {
+        return functions(pattern.as_deref());
     }
     let mut query = read_query(&source)?;
     let lake = Lake::open(&pipeline.storage).await?;
@@ -204,13 +206,40 @@ async fn at_version(lake: &Lake, table: &TableName, version: Option<i64>) -> Res
     tables::provider(lake, &lake.table_location(table), Some(version.unwrap_or(0))).await?.ok_or_else(missing)
 }
 
-/// What `SHOW FUNCTIONS` answers.
-fn functions() -> Result<QueryResult> {
+/// Whether it is `SHOW FUNCTIONS`, and which ones.
+fn asks_for_functions(sql: &str) -> Result<Option<Option<String>>> {
+    let wanted =
+        Regex::new(r#"(?is)^\s*show\s+(?:all\s+)?functions(?:\s+(?:like\s+)?(?:'([^']*)'|"([^"]*)"|(\w+)))?\s*;?\s*$"#)
+            .map_err(|e| Error::internal("a pattern of ours").caused_by(e))?;
+    let Some(found) = wanted.captures(sql) else { return Ok(None) };
+    Ok(Some(found.iter().skip(1).flatten().next().map(|pattern| pattern.as_str().to_owned())))
+}
+
+/// What `SHOW FUNCTIONS` answers; a pattern has `*` for any text, and `|` between several.
+fn functions(pattern: Option<&str>) -> Result<QueryResult> {
     let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("function", DataType::Utf8, false)]));
-    let names: ArrayRef = Arc::new(StringArray::from(function_names()));
+    let names: ArrayRef = Arc::new(StringArray::from(chosen(function_names(), pattern)?));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![names])
         .map_err(|e| Error::internal("the names of functions").caused_by(e))?;
     Ok(QueryResult { schema, batches: vec![batch] })
+}
+
+/// The names that a pattern fits: `*` is any text, `|` stands between several, and case does not count.
+///
+/// # Errors
+/// A pattern that is none (user).
+pub(crate) fn chosen(mut names: Vec<String>, pattern: Option<&str>) -> Result<Vec<String>> {
+    names.sort();
+    names.dedup();
+    let Some(pattern) = pattern else { return Ok(names) };
+    let branches = pattern.split('|').map(|branch| regex::escape(branch.trim()).replace("\\*", ".*"));
+    let expression = format!("^(?:{})$", branches.collect::<Vec<_>>().join("|"));
+    let fits = RegexBuilder::new(&expression)
+        .case_insensitive(true)
+        .build()
+        .map_err(|_| Error::user("INVALID_PATTERN", format!("{} is no pattern of names", pattern.escape_debug())))?;
+    names.retain(|name| fits.is_match(name));
+    Ok(names)
 }
 
 fn name_of(index: usize) -> String {
@@ -269,6 +298,11 @@ impl VisitorMut for Relations<'_> {
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
         let names = query.with.iter().flat_map(|with| &with.cte_tables).map(|cte| cte.alias.name.value.to_lowercase());
         self.ctes.extend(names);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
+        name_defaults(expr, &self.pipeline.catalog, &self.pipeline.schema);
         ControlFlow::Continue(())
     }
 

@@ -29,13 +29,13 @@ pub struct RunReport {
     pub spilled_bytes: u64,
     /// Files that were removed or moved away after they had been read (`cleanSource`).
     pub cleaned: u64,
-    /// What could not be understood of what was read, by flow; flows of which everything was are left out.
+    /// What could not be understood of what was read, and files that were not, by flow; flows without any are left out.
     pub sources: BTreeMap<String, SourceReport>,
     /// Stored datasets in the order of the graph.
     pub tables: Vec<TableReport>,
 }
 
-/// What could not be understood of what a flow read from outside.
+/// What could not be understood of what a flow read from outside, and which files it did not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SourceReport {
     /// Records that were not, or not wholly, understood and not rescued.
@@ -46,6 +46,21 @@ pub struct SourceReport {
     pub rescued: u64,
     /// Files that could not be read to their end, where that is no error.
     pub corrupt_files: u64,
+    /// Files that have another size than when they were read. What has changed in them is not read.
+    pub changed_files: u64,
+    /// Files that were still being written, and wait for the next run.
+    pub waiting_files: u64,
+}
+
+impl std::ops::AddAssign<&SourceReport> for SourceReport {
+    fn add_assign(&mut self, more: &SourceReport) {
+        self.malformed += more.malformed;
+        self.dropped += more.dropped;
+        self.rescued += more.rescued;
+        self.corrupt_files += more.corrupt_files;
+        self.changed_files += more.changed_files;
+        self.waiting_files += more.waiting_files;
+    }
 }
 
 impl RunReport {
@@ -83,16 +98,20 @@ impl RunReport {
         self.replayed += later.replayed;
         self.spilled_bytes += later.spilled_bytes;
         self.cleaned += later.cleaned;
-        for (flow, more) in &later.sources {
-            let known = self.sources.entry(flow.clone()).or_default();
-            known.malformed += more.malformed;
-            known.dropped += more.dropped;
-            known.rescued += more.rescued;
-            known.corrupt_files += more.corrupt_files;
-        }
+        self.add_sources(&later.sources);
         for (table, more) in self.tables.iter_mut().zip(&later.tables) {
             table.add(more);
         }
+    }
+
+    pub(super) fn add_sources(&mut self, later: &BTreeMap<String, SourceReport>) {
+        for (flow, more) in later {
+            *self.source(flow) += more;
+        }
+    }
+
+    pub(super) fn source(&mut self, flow: &str) -> &mut SourceReport {
+        self.sources.entry(flow.to_owned()).or_default()
     }
 
     /// Whether there was anything to do.
@@ -104,7 +123,7 @@ impl RunReport {
         if stats.malformed + stats.dropped + stats.rescued + stats.corrupt_files == 0 {
             return;
         }
-        let report = self.sources.entry(flow.to_owned()).or_default();
+        let report = self.source(flow);
         report.malformed += stats.malformed;
         report.dropped += stats.dropped;
         report.rescued += stats.rescued;

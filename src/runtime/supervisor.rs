@@ -26,6 +26,7 @@ use super::resume::Resume;
 use super::scratch::Scratch;
 use super::settle::Keeper;
 use super::tables::Tables;
+use super::told::{self, Told};
 use super::worker::{FromWorker, Mail};
 use crate::dataflow::{Start, TableId};
 use crate::error::{Error, Fault, Result};
@@ -71,6 +72,7 @@ pub(super) struct Supervisor {
     pub(super) total: RunReport,
     pub(super) on_epoch: Option<OnEpoch>,
     pub(super) stop: Stop,
+    pub(super) told: Told,
 }
 
 impl Supervisor {
@@ -94,6 +96,11 @@ impl Supervisor {
         if self.finish_only {
             return Ok(());
         }
+        if follow.is_none() {
+            let files = backlog.settle(&self.plan, &self.stop);
+            told::waiting(&self.plan, &files, &mut self.report, say);
+        }
+        self.told.changed(&self.plan, backlog, &mut self.report, say);
         let mut prepared = false;
         loop {
             let before = self.total.epochs.len();
@@ -118,7 +125,9 @@ impl Supervisor {
             }
             self.check()?;
             *backlog = follow.look(|look| self.look(look))?;
+            self.told.changed(&self.plan, backlog, &mut self.report, say);
         }
+        self.total.add_sources(&std::mem::take(&mut self.report.sources));
         self.checkpoint(if follow.is_some() { When::Stopped } else { When::Ended }, say)?;
         if follow.is_none() && self.stop.is_requested() && !backlog.is_empty() {
             return Err(Error::external("INTERRUPTED", "the run was asked to stop, and there is more to read")

@@ -17,6 +17,7 @@ use super::input::{Bytes, packing, text, unpacked};
 use super::listing::{Landing, Place, identify};
 use super::options::{Clean, Evolution, FORMATS, Format, Options};
 use super::partitions;
+use super::parts::{Part, lines};
 use super::reader::FileReader;
 use super::rows::Special;
 use super::text::{binary_fields, check_text, text_fields};
@@ -140,6 +141,10 @@ impl FileSource {
         self.place.root()
     }
 
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// How the files are understood.
     pub fn format(&self) -> Format {
         self.format
@@ -248,7 +253,7 @@ impl FileSource {
                         break;
                     }
                     bytes += file.size;
-                    match self.open(file) {
+                    match self.open(file, &Part::Whole) {
                         Ok(input) => found.add(self.format, input, &self.options).map_err(|e| unreadable(file, e))?,
                         Err(e) if self.options.ignore_missing && e.code() == MISSING => {}
                         Err(e) => return Err(e),
@@ -311,6 +316,20 @@ impl FileSource {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_used(&self, file: &FileId, schema: &SchemaRef, used: &BTreeSet<usize>) -> Result<FileReader> {
+        self.read_part(file, &Part::Whole, schema, used)
+    }
+
+    /// As [`read_used`](Self::read_used), of one of the [`parts`](Self::parts) of a file.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_part(
+        &self,
+        file: &FileId,
+        part: &Part,
+        schema: &SchemaRef,
+        used: &BTreeSet<usize>,
+    ) -> Result<FileReader> {
         let rescued = self.options.rescued_column.as_deref().unwrap_or(RESCUED);
         let special = |name: &str| {
             schema.fields().iter().position(|x| x.name().eq_ignore_ascii_case(name) && x.data_type() == &DataType::Utf8)
@@ -332,16 +351,16 @@ impl FileSource {
             constants.extend(fields.map(|(i, field)| (i, new_null_array(field.data_type(), 1))));
         }
         let special = Special { corrupt: special(&self.options.corrupt_column), rescued: special(rescued), constants };
-        let input = match self.open(file) {
+        let input = match self.open(file, part) {
             Ok(input) => Some(input),
             Err(e) if self.options.ignore_missing && e.code() == MISSING => None,
             Err(e) => return Err(e),
         };
-        FileReader::open(self.format, input, file, schema, special, reading, &self.options, self.evolution)
+        FileReader::open(self.format, input, file, schema, special, reading, &self.options, self.evolution, part)
     }
 
     /// Opens a file and makes sure that it is the one that was discovered.
-    fn open(&self, file: &FileId) -> Result<Input> {
+    fn open(&self, file: &FileId, part: &Part) -> Result<Input> {
         let unsupported = |what: &str| {
             Error::user("NOT_SUPPORTED", format!("files of {what} cannot be read: {}", file.path))
                 .help("pack it with gzip, zstd or bzip2, or leave it out with pathGlobFilter")
@@ -358,10 +377,22 @@ impl FileSource {
         })?;
         let found = input.metadata().and_then(|x| identify(&file.path, &x)).map_err(|e| unreadable(file, e))?;
         unchanged(file, &found)?;
-        let bytes = |input| unpacked(input, packing).map_err(|e| unreadable(file, e));
+        let bytes = |input| {
+            let opened = match part {
+                Part::Lines(range) => lines(input, range, self.format == Format::Csv && self.options.header),
+                _ => unpacked(input, packing),
+            };
+            opened.map_err(|e| unreadable(file, e))
+        };
         Ok(match self.format {
             Format::Parquet | Format::Binary => Input::File(input),
             Format::Avro => Input::Bytes(bytes(input)?),
+            // What looks like a mark elsewhere than at the beginning is none.
+            _ if matches!(part, Part::Lines(range) if range.start > 0)
+                && !(self.format == Format::Csv && self.options.header) =>
+            {
+                Input::Bytes(bytes(input)?)
+            }
             _ => Input::Bytes(text(bytes(input)?, self.options.charset).map_err(|e| unreadable(file, e))?),
         })
     }

@@ -100,7 +100,7 @@ pub(super) fn text(mut input: Bytes, charset: Option<Charset>) -> io::Result<Byt
 }
 
 /// The encoding and the length of the mark, by the first four bytes.
-fn sniff(first: &[u8], given: Option<Charset>) -> (Charset, usize) {
+pub(super) fn sniff(first: &[u8], given: Option<Charset>) -> (Charset, usize) {
     use Charset as C;
     let marks: [(&[u8], C); 5] = [
         (b"\xff\xfe\0\0", C::Utf32Le),

@@ -277,16 +277,19 @@ fn push(path: &Path, found: &Metadata, options: &Options, files: &mut Vec<FileId
 
 /// Whether what an epoch is to read is still as it was found. A table keeps its versions.
 pub fn is_there(position: &Position) -> bool {
-    let same =
-        |file: &FileId| fs::metadata(&file.path).and_then(|x| identify(&file.path, &x)).is_ok_and(|x| x == *file);
     match position {
-        Position::Files(files) => files.iter().all(same),
+        Position::Files(files) => files.iter().all(|file| as_it_is(file).as_ref() == Some(file)),
         Position::Skipped(_) => true,
         Position::Delta { .. } => true,
     }
 }
 
-/// A file as it is now.
+/// A file that was found, as it is now; none if it cannot be looked at.
+pub fn as_it_is(file: &FileId) -> Option<FileId> {
+    fs::metadata(&file.path).and_then(|found| identify(&file.path, &found)).ok()
+}
+
+/// What tells a file.
 pub(super) fn identify(path: &str, found: &Metadata) -> io::Result<FileId> {
     let modified = found.modified()?;
     let micros = match modified.duration_since(UNIX_EPOCH) {

@@ -24,6 +24,7 @@ mod numbers;
 mod options;
 mod parquet;
 mod partitions;
+mod parts;
 mod pattern;
 mod reader;
 mod rows;
@@ -33,6 +34,7 @@ mod text;
 
 pub use delta::{DeltaSource, First};
 pub use files::{FileSource, METADATA, NEW_COLUMNS, ReadStats, metadata_field};
-pub use listing::{Landing, is_there};
+pub use listing::{Landing, as_it_is, is_there};
 pub use options::{Clean, Format};
+pub use parts::Part;
 pub use reader::FileReader;

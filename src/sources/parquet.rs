@@ -20,6 +20,7 @@ use parquet::file::metadata::RowGroupMetaData;
 use super::columnar::{Batches, ColumnarReader, missing};
 use super::columns::Reading;
 use super::files::BATCH_ROWS;
+use super::parts::Part;
 use crate::lake::types::position;
 use crate::lake::{Failure, FileId, undamaged};
 
@@ -30,6 +31,7 @@ pub(super) fn open(
     schema: &SchemaRef,
     known: &Schema,
     reading: &Reading,
+    part: &Part,
 ) -> Result<ColumnarReader, Failure> {
     undamaged(|| {
         let builder = ParquetRecordBatchReaderBuilder::try_new(input)?;
@@ -42,9 +44,14 @@ pub(super) fn open(
             let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
             builder.with_projection(mask)
         };
-        let builder = match needed(&builder, reading) {
-            Some(groups) => builder.with_row_groups(groups),
-            None => builder,
+        let all = 0..builder.metadata().num_row_groups();
+        let builder = match (needed(&builder, reading), part) {
+            (Some(groups), Part::Groups(own)) => {
+                builder.with_row_groups(groups.into_iter().filter(|group| own.contains(group)).collect())
+            }
+            (None, Part::Groups(own)) => builder.with_row_groups(all.filter(|group| own.contains(group)).collect()),
+            (Some(groups), _) => builder.with_row_groups(groups),
+            (None, _) => builder,
         };
         let batches: Batches = Box::new(builder.with_batch_size(BATCH_ROWS).build()?.map(|x| x.map_err(Into::into)));
         missing(known.fields(), found.fields(), reading);
@@ -115,6 +122,11 @@ impl PruningStatistics for Groups<'_> {
     fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
         None
     }
+}
+
+/// How many row groups a file has.
+pub(super) fn groups(input: File) -> Result<usize, Failure> {
+    undamaged(|| Ok(ParquetRecordBatchReaderBuilder::try_new(input)?.metadata().num_row_groups()))
 }
 
 /// The schema of a file.

@@ -15,6 +15,7 @@ use super::files::{Input, METADATA, NEW_COLUMNS, ReadStats, unchanged, unreadabl
 use super::json::JsonReader;
 use super::listing::identify;
 use super::options::{Evolution, Format, Options};
+use super::parts::Part;
 use super::rows::{Rows, Special, assemble};
 use super::text::{TextReader, binary, check_text};
 use super::{avro, parquet};
@@ -57,6 +58,7 @@ impl FileReader {
         reading: Rc<Reading>,
         options: &Options,
         evolution: Evolution,
+        part: &Part,
     ) -> Result<FileReader> {
         let data: Fields = schema
             .fields()
@@ -89,7 +91,7 @@ impl FileReader {
                 avro::open(input, file, &stored, schema, &reading).map(Inner::Columnar).map_err(broken)
             }
             (Format::Parquet, Some(Input::File(input))) => {
-                parquet::open(input, file, &stored, schema, &reading).map(Inner::Columnar).map_err(broken)
+                parquet::open(input, file, &stored, schema, &reading, part).map(Inner::Columnar).map_err(broken)
             }
             (Format::Binary, Some(Input::File(input))) => Ok(Inner::Binary(Some(input))),
             _ => Err(Error::internal("a file was opened for another format")),

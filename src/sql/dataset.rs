@@ -179,9 +179,9 @@ fn items(context: &Context<'_>, cursor: &mut Cursor, kind: DatasetKind) -> Resul
 
 pub(super) fn column(context: &Context<'_>, cursor: &mut Cursor) -> Result<Column> {
     let name = cursor.name("a column")?;
-    let data_type = parse_type(cursor)?;
+    let (data_type, length) = parse_type(cursor)?;
     let mut column =
-        Column { name: name.text, data_type, nullable: true, comment: None, generated: None, span: name.span };
+        Column { name: name.text, data_type, length, nullable: true, comment: None, generated: None, span: name.span };
     loop {
         let place = cursor.here();
         let no = |what: &str, help: &str| Err(not_supported(what).at(&place).help(help));
@@ -192,6 +192,9 @@ pub(super) fn column(context: &Context<'_>, cursor: &mut Cursor) -> Result<Colum
         } else if cursor.take(&["collate"]) {
             collation(cursor)?;
         } else if cursor.is_word("generated") {
+            if length.is_some() {
+                return no("a generated column of VARCHAR(n)", "declare it as STRING");
+            }
             column.generated = Some(generated(cursor)?);
         } else if cursor.is_word("default") {
             return no("DEFAULT on a column", "write coalesce(…) in the query");

@@ -28,7 +28,7 @@ mod types;
 pub use dialect::PipelineDialect;
 pub(crate) use dialect::UNSIGNED_SHIFT;
 pub(crate) use refused::GENERATORS;
-pub(crate) use shape::{query_of, select_all};
+pub(crate) use shape::{name_defaults, query_of, select_all};
 pub use types::parse_schema;
 
 pub(crate) use cursor::written_name;

@@ -14,6 +14,7 @@ use super::cursor::{parser, syntax_error, written_name};
 use super::depth::check_depth;
 use super::read_files::{cloud_files, not_a_path, read_files};
 use super::refused::{SAMPLE, is_generator, refuse_expr, refuse_factor, refuse_query, refuse_select};
+use super::shape::name_defaults;
 use super::statement::Context;
 use super::stream::{MARK, OPTIONS, mark_streams};
 use super::stream_options::{StreamOptions, read_stream};
@@ -201,7 +202,11 @@ impl VisitorMut for Rewrite<'_> {
                     access_chain.drain(..length - 1);
                 }
             }
-            other => refuse_expr(other, &mut |what, help, at| self.refuse_with(what, help, at)),
+            other => {
+                let defaults = &self.context.defaults;
+                name_defaults(other, &defaults.catalog, &defaults.schema);
+                refuse_expr(other, &mut |what, help, at| self.refuse_with(what, help, at));
+            }
         }
         ControlFlow::Continue(())
     }

@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    GroupByExpr, Ident, PipeOperator, Query, Select, SelectFlavor, SelectItem, SetExpr, Spanned, TableAlias,
-    TableAliasColumnDef, TableFactor, TableWithJoins, VisitMut, VisitorMut, WildcardAdditionalOptions,
+    Expr, FunctionArguments, GroupByExpr, Ident, PipeOperator, Query, Select, SelectFlavor, SelectItem, SetExpr,
+    Spanned, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
@@ -122,4 +123,16 @@ impl VisitorMut for Order<'_> {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// `current_catalog()` and `current_schema()` as the names that they stand for.
+pub(crate) fn name_defaults(expr: &mut Expr, catalog: &str, schema: &str) {
+    let Expr::Function(function) = expr else { return };
+    let plain = matches!(&function.args, FunctionArguments::List(list) if list.args.is_empty());
+    let name = match function.name.to_string().to_lowercase().as_str() {
+        "current_catalog" if plain => catalog,
+        "current_schema" | "current_database" if plain => schema,
+        _ => return,
+    };
+    *expr = Expr::Value(Value::SingleQuotedString(name.to_owned()).with_span(function.name.span()));
 }

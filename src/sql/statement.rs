@@ -118,7 +118,7 @@ fn is(token: &TokenWithSpan, word: &str) -> bool {
 
 /// `SET key = value`: the value is everything up to the end of the statement, quotes included, as in Spark.
 fn set(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     piece: &Piece,
     tokens: Vec<TokenWithSpan>,
     variables: &mut Variables,
@@ -132,11 +132,21 @@ fn set(
         if cursor.take(&["time", "zone"]) {
             let place = cursor.here();
             let help = "SET TIME ZONE 'Europe/Berlin'";
+            if cursor.is_word("local") {
+                return Err(not_supported("the time zone of the machine (LOCAL)").at(&place).help(help));
+            }
             let zone = cursor.string("a time zone in quotes").map_err(|e| e.help(help))?;
             finish(&cursor)?;
             variables.set(TIME_ZONE, &zone);
             declarations.settings.push((TIME_ZONE.to_owned(), zone, place));
             return Ok(());
+        }
+        if cursor.take(&["catalog"]) {
+            context.defaults.catalog = match cursor.peek() {
+                Some(Token::SingleQuotedString(_)) => cursor.string("a catalog")?,
+                _ => cursor.name("a catalog")?.text,
+            };
+            return finish(&cursor);
         }
         while !cursor.at_end() {
             cursor.advance();

@@ -78,9 +78,16 @@ pub fn parse_schema(ddl: &str) -> Result<SchemaRef> {
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// The type that comes next.
-pub(super) fn parse_type(cursor: &mut Cursor) -> Result<DataType> {
-    data_type(cursor, DEPTH)
+/// The type of a column that comes next, and how long its texts may be.
+pub(super) fn parse_type(cursor: &mut Cursor) -> Result<(DataType, Option<i32>)> {
+    let place = cursor.here();
+    if !cursor.take(&["varchar"]) {
+        return Ok((data_type(cursor, DEPTH)?, None));
+    }
+    match arguments(cursor)?.as_slice() {
+        [length] if *length > 0 => Ok((DataType::Utf8, Some(i32::try_from(*length).unwrap_or(i32::MAX)))),
+        _ => Err(Error::user("UNSUPPORTED_DATATYPE", "VARCHAR takes a length: VARCHAR(20)").at(&place)),
+    }
 }
 
 fn field(cursor: &mut Cursor, depth: usize) -> Result<Field> {
@@ -154,14 +161,15 @@ fn data_type(cursor: &mut Cursor, depth: usize) -> Result<DataType> {
                 },
             ));
         }
-        "VARCHAR" | "CHAR" | "CHARACTER" => match arguments(cursor)?.as_slice() {
-            [length] if *length > 0 => DataType::Utf8,
-            _ => {
-                return Err(
-                    Error::user("UNSUPPORTED_DATATYPE", format!("{name} takes a length: {name}(20)")).at(&place)
-                );
-            }
-        },
+        "VARCHAR" => {
+            let message = "VARCHAR(n) is the type of a column in a table's column list, and of nothing else";
+            return Err(Error::user("UNSUPPORTED_DATATYPE", message).at(&place).help("write STRING"));
+        }
+        "CHAR" | "CHARACTER" => {
+            let message =
+                format!("{name}(n), which fills texts up with blanks and compares without them, is not supported");
+            return Err(Error::user("UNSUPPORTED_DATATYPE", message).at(&place).help("write VARCHAR(n) or STRING"));
+        }
         "BINARY" => DataType::Binary,
         "DATE" => DataType::Date32,
         "TIMESTAMP" | "TIMESTAMP_LTZ" => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
@@ -265,7 +273,7 @@ mod tests {
                 "a FLOAT, b REAL, c DOUBLE, d DECIMAL, e DECIMAL(5), f NUMERIC(38, 18), g DEC(3,3)",
                 "(a Float32, b Float32, c Float64, d Decimal128(10, 0), e Decimal128(5, 0), f Decimal128(38, 18), g Decimal128(3, 3))",
             ),
-            ("a VARCHAR(20), b CHAR(1), c BINARY, d DATE", "(a Utf8, b Utf8, c Binary, d Date32)"),
+            ("c BINARY, d DATE", "(c Binary, d Date32)"),
             (
                 "a TIMESTAMP, b TIMESTAMP_NTZ, c timestamp_ltz",
                 "(a Timestamp(µs, \"UTC\"), b Timestamp(µs), c Timestamp(µs, \"UTC\"))",
@@ -297,7 +305,11 @@ mod tests {
             ("a ARRAY<INT", "1:12 expected `>`, the statement ends"),
             ("a ARRAY", "1:8 expected `<`, the statement ends"),
             ("a INTERVAL", "1:3 no column can be INTERVAL"),
-            ("a VARCHAR", "1:3 VARCHAR takes a length: VARCHAR(20)"),
+            ("a VARCHAR(3)", "1:3 VARCHAR(n) is the type of a column in a table's column list, and of nothing else"),
+            (
+                "a ARRAY<CHAR(3)>",
+                "1:9 CHAR(n), which fills texts up with blanks and compares without them, is not supported",
+            ),
             ("a INT, A STRING", "1:16 `A` stands twice in one schema"),
         ] {
             let error = parse_schema(ddl).unwrap_err();

@@ -104,6 +104,11 @@ fn an_unknown_function_names_the_near_one_and_all_are_listed() {
     let error = project.run(1).unwrap_err();
     assert_eq!((error.code(), error.advice()), ("UNKNOWN_FUNCTION", Some("did you mean substring?")), "{error}");
     let listed = project.rows("SHOW FUNCTIONS");
+    for name in ["explode", "json_tuple", "input_file_name", "current_timestamp", "sum", "to_char", "if"] {
+        assert!(listed.contains(&json!({"function": name})), "{name}");
+    }
+    let some = project.rows("SHOW FUNCTIONS LIKE 'to_ch*|TRY_to_num*'");
+    assert_eq!(some, [json!({"function": "to_char"}), json!({"function": "try_to_number"})]);
     assert!(listed.len() > 250 && listed.contains(&json!({"function": "date_format"})), "{}", listed.len());
 }
 

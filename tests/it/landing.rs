@@ -4,6 +4,8 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -244,10 +246,66 @@ fn a_file_that_is_overwritten_is_read_again_only_where_that_is_asked_for() {
         project.run(1).unwrap();
         project.land("t", "a", &[json!({"id": 1}), json!({"id": 22})]);
         project.run(1).unwrap();
-        assert!(!project.run(1).unwrap().changed());
+        // It is said in each run, whether there is something else to read or not.
+        for there_is_more in [false, true] {
+            if there_is_more {
+                put(project, "t/b.json", "");
+            }
+            let (report, said) = run_and_hear(project);
+            assert!(!report.changed());
+            let asked = std::ptr::eq(project, &again);
+            assert_eq!(report.sources.values().map(|x| x.changed_files).sum::<u64>(), u64::from(!asked));
+            assert_eq!(said.iter().any(|line| line.contains("SOURCE_FILE_CHANGED") && line.contains("a.json")), !asked);
+        }
     }
     assert_rows("once", &plain.rows("SELECT id FROM t"), &[json!({"id": 1})]);
     assert_rows("again", &again.rows("SELECT id FROM t"), &[json!({"id": 1}), json!({"id": 1}), json!({"id": 22})]);
+}
+
+/// Runs, and gives what was said meanwhile.
+fn run_and_hear(project: &Project) -> (silverflow::runtime::RunReport, Vec<String>) {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&said);
+    let progress: silverflow::runtime::Progress =
+        Arc::new(move |line: &str| hears.lock().unwrap().push(line.to_owned()));
+    let report = project.run_with(&RunOptions { progress: Some(progress), ..RunOptions::default() }).unwrap();
+    let said = said.lock().unwrap().clone();
+    (report, said)
+}
+
+#[test]
+fn a_file_that_is_being_written_waits_for_the_next_run() {
+    let project = bronze(", format => 'json', schema => 'id BIGINT'");
+    project.land("t", "whole", &[json!({"id": -1})]);
+    put(&project, "t/growing.json", "");
+    let over = AtomicBool::new(false);
+    let path = project.path("landing/t/growing.json");
+    let (report, said, written) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+            let mut written = 0;
+            while !over.load(Ordering::Relaxed) {
+                writeln!(file, "{{\"id\":{written}}}").unwrap();
+                written += 1;
+                std::thread::yield_now();
+            }
+            written
+        });
+        while fs::metadata(&path).unwrap().len() == 0 {
+            std::thread::yield_now();
+        }
+        let (report, said) = run_and_hear(&project);
+        over.store(true, Ordering::Relaxed);
+        (report, said, writer.join().unwrap())
+    });
+    assert_eq!(report.files, 1);
+    assert_eq!(report.sources.values().map(|x| x.waiting_files).sum::<u64>(), 1);
+    assert!(said.iter().any(|line| line.contains("growing.json") && line.contains("still being written")), "{said:?}");
+    assert_rows("whole files", &project.rows("SELECT id FROM t"), &[json!({"id": -1})]);
+    let (report, _) = run_and_hear(&project);
+    assert_eq!((report.files, report.sources.len()), (1, 0));
+    let counted = project.rows("SELECT count(*) AS n, count(DISTINCT id) AS ids FROM t");
+    assert_rows("all of it", &counted, &[json!({"n": written + 1, "ids": written + 1})]);
 }
 
 fn run_at(project: &Project, wall: DateTime<Utc>) -> silverflow::error::Result<silverflow::runtime::RunReport> {
@@ -387,4 +445,25 @@ fn ten_thousand_files_that_were_read_do_not_weigh_on_the_next_epoch() {
     assert!(many.1 < 2 * few.1 + 1024, "the log grows by {} bytes an epoch, not {}", many.1, few.1);
     // Listing is what is left; the bound is wide since other tests run beside this one.
     assert!(many.0 < few.0 * 4 + Duration::from_secs(2), "{many:?} {few:?}");
+}
+
+#[test]
+fn limits_of_bytes_moments_and_skipped_rows_hold_in_a_run() {
+    let three = |options: &str| {
+        let project = bronze(&format!(", format => 'csv', schema => 'id INT', {options}"));
+        for (name, day) in [("a", 1), ("b", 2), ("c", 3)] {
+            put(&project, &format!("t/{name}.csv"), format!("x{name}\ny\n{day}0000000\n"));
+            let file = fs::File::options().write(true).open(project.path(format!("landing/t/{name}.csv"))).unwrap();
+            let day = DateTime::<Utc>::UNIX_EPOCH + TimeDelta::days(day);
+            file.set_modified(day.into()).unwrap();
+        }
+        let report = project.run(2).unwrap();
+        let ids: Vec<Value> = project.rows("SELECT id FROM t WHERE id IS NOT NULL ORDER BY id");
+        (report.epochs.len(), ids.iter().map(|row| row["id"].as_i64().unwrap() / 10_000_000).collect::<Vec<_>>())
+    };
+    assert_eq!(three("skipRows => 2, maxBytesPerTrigger => '5b'"), (3, vec![1, 2, 3]));
+    assert_eq!(three("skipRows => 2, maxBytesPerTrigger => '1k'"), (1, vec![1, 2, 3]));
+    assert_eq!(three("skipRows => 2, modifiedBefore => '1970-01-04'"), (1, vec![1, 2]));
+    assert_eq!(three("skipRows => 2, modifiedAfter => '1970-01-03T00:00:00Z'"), (1, vec![3]));
+    assert_eq!(three("skipRows => 3").1, [] as [i64; 0]);
 }

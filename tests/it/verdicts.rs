@@ -296,3 +296,21 @@ fn a_table_that_is_gone_is_made_again_and_a_log_that_is_gone_is_missed() {
     std::fs::remove_dir_all(project.path("lakehouse/_silverflow/epochs")).unwrap();
     assert_eq!(project.run(1).unwrap_err().code(), "EPOCH_LOG_MISSING");
 }
+
+/// VARCHAR(n) was read as STRING, and its length as nothing.
+#[test]
+fn a_text_that_is_too_long_for_its_column_fails_the_epoch() {
+    let project = Project::new(
+        "CREATE STREAMING TABLE t (id BIGINT, name VARCHAR(3)) AS
+           SELECT * FROM STREAM read_files('landing/t', format => 'json', schema => 'id BIGINT, name STRING');",
+    );
+    project.land("t", "a", &[json!({"id": 1, "name": "abc"}), json!({"id": 2, "name": "äöü  "}), json!({"id": 3})]);
+    project.run(1).unwrap();
+    let rows = [json!({"id": 1, "name": "abc"}), json!({"id": 2, "name": "äöü"}), json!({"id": 3, "name": null})];
+    assert_rows("as long as may be", &project.rows("SELECT id, name FROM t"), &rows);
+    project.assert_clean("as long as may be");
+    project.land("t", "b", &[json!({"id": 4, "name": "abcd"})]);
+    let error = project.run(2).unwrap_err();
+    assert!(error.to_string().contains("EXCEED_LIMIT_LENGTH"), "{error}");
+    assert_rows("nothing of it", &project.rows("SELECT id, name FROM t"), &rows);
+}

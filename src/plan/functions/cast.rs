@@ -17,6 +17,7 @@ use arrow::datatypes::{
 };
 use datafusion::common::{Result, plan_err};
 
+use super::conditional::spelled;
 use super::function::fault;
 use super::types::{binary, decimal, entry, integral, item, number, text};
 use super::zone::Zone;
@@ -137,11 +138,11 @@ pub(super) fn relabel(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
 }
 
 fn invalid(shown: impl std::fmt::Display, to: &DataType) -> datafusion::common::DataFusionError {
-    fault("CAST_INVALID_INPUT", format!("the value '{shown}' cannot be cast to {to}"))
+    fault("CAST_INVALID_INPUT", format!("the value '{shown}' cannot be cast to {}", spelled(to).to_uppercase()))
 }
 
 fn overflow(shown: impl std::fmt::Display, to: &DataType) -> datafusion::common::DataFusionError {
-    fault("CAST_OVERFLOW", format!("the value {shown} is outside the range of {to}"))
+    fault("CAST_OVERFLOW", format!("the value {shown} is outside the range of {}", spelled(to).to_uppercase()))
 }
 
 /// Casts every value.

@@ -1,13 +1,14 @@
 //! Dates and times: their parts, arithmetic, and their way to and from text and numbers.
 
+mod making;
 mod reading;
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Builder, Int32Builder, TimestampMicrosecondBuilder};
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, DurationMicrosecondType, Int64Type, IntervalMonthDayNanoType, IntervalUnit,
-    TimeUnit, TimestampMicrosecondType,
+    DataType, Date32Type, DurationMicrosecondType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
+    TimestampMicrosecondType,
 };
 use chrono::{Datelike, Months, NaiveDate, Weekday};
 use datafusion::common::{Result, ScalarValue, plan_err};
@@ -26,6 +27,7 @@ pub(super) fn functions() -> Vec<Function> {
     all.extend(parts());
     all.extend(steps());
     all.extend(counts());
+    all.extend(making::functions());
     all
 }
 
@@ -156,9 +158,6 @@ fn steps() -> Vec<Function> {
                 out_of_bounds(made, r.ansi(), || format!("{}-{}-{} is no date", r.int(0), r.int(1), r.int(2)))
             }),
         ),
-        Function::new("make_timestamp", &[Int, Int, Int, Int, Int, Any, Str], Body::Arrays(make_type, make))
-            .optional(1)
-            .also(&["make_timestamp_ltz"]),
         Function::new(
             "from_utc_timestamp",
             &[Timestamp, Str],
@@ -474,39 +473,6 @@ fn out_of_bounds<T>(made: Option<T>, ansi: bool, message: impl Fn() -> String) -
         None if ansi => Err(fault("DATETIME_FIELD_OUT_OF_BOUNDS", message())),
         made => Ok(made),
     }
-}
-
-fn make_type(asked: &Asked<'_>) -> Result<Typed> {
-    let mut arguments = vec![DataType::Int32; 5];
-    arguments.push(DataType::Decimal128(16, 6));
-    arguments.extend(asked.types.iter().skip(6).map(|_| DataType::Utf8));
-    Ok(Typed { arguments, result: instant() })
-}
-
-fn make(call: &Call<'_>) -> Result<ArrayRef> {
-    let mut builder = TimestampMicrosecondBuilder::new().with_timezone("UTC");
-    for row in (0..call.rows).map(|index| call.row(index)) {
-        if row.any_null() {
-            builder.append_null();
-            continue;
-        }
-        let part = |i: usize| u32::try_from(row.int(i)).ok();
-        let seconds = row.at(5).and_then(|(a, at)| a.as_primitive_opt::<Decimal128Type>().map(|a| a.value(at)));
-        let seconds = seconds.and_then(|s| i64::try_from(s).ok()).unwrap_or(-1);
-        let date = part(1).zip(part(2)).and_then(|(month, day)| days_of(row.int(0), month, day));
-        let in_time =
-            (0..24).contains(&row.int(3)) && (0..60).contains(&row.int(4)) && (0..=60_000_000).contains(&seconds);
-        let local = date.filter(|_| in_time).map(|date| {
-            i64::from(date) * DAY_MICROS
-                + i64::from(row.int(3)) * 3_600_000_000
-                + i64::from(row.int(4)) * 60_000_000
-                + seconds
-        });
-        let own = if row.count() > 6 { Some(zone(row.str(6))?) } else { None };
-        let made = local.map(|local| own.as_ref().unwrap_or(&call.settings.zone).instant(local));
-        builder.append_option(out_of_bounds(made, row.ansi(), || "the parts make no timestamp".to_owned())?);
-    }
-    Ok(Arc::new(builder.finish()))
 }
 
 fn convert_type(asked: &Asked<'_>) -> Result<Typed> {

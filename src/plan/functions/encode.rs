@@ -7,7 +7,7 @@ use arrow::datatypes::DataType;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use base64::{Engine, alphabet};
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{Result, ScalarValue, plan_err};
 use datafusion_spark::function::url;
 
 use super::function::Kind::{Any, Binary, Str};
@@ -22,6 +22,15 @@ pub(super) fn functions() -> Vec<Function> {
         Function::new("unhex", &[Str], Body::Binary(|r| Ok(unhex(r.str(0))))),
         Function::new("encode", &[Str, Str], Body::Binary(encode)),
         Function::new("decode", &[Any], Body::Arrays(decode_type, decode)).variadic(),
+        Function::new("to_binary", &[Str, Str], Body::Binary(to_binary))
+            .optional(1)
+            .checked(|asked| match asked.literal(1) {
+                Some(ScalarValue::Utf8(Some(name))) if form(name).is_none() => {
+                    plan_err!("{} knows the formats hex, utf-8 and base64, not '{name}'", asked.function)
+                }
+                _ => Ok(()),
+            })
+            .also(&["try_to_binary"]),
         Function::library("url_encode", &[Str], url::url_encode()),
         Function::library("url_decode", &[Str], url::url_decode()),
         Function::library("try_url_decode", &[Str], url::try_url_decode()),
@@ -34,6 +43,47 @@ fn unbase64(row: &Row<'_>) -> Answer<Vec<u8>> {
         Some(bytes) => Ok(Some(bytes)),
         None => Err(fault("CONVERSION_INVALID_INPUT", format!("'{}' is no base64", row.str(0)))),
     }
+}
+
+/// How text says what bytes are.
+enum Form {
+    Hex,
+    Utf8,
+    Base64,
+}
+
+fn form(name: &str) -> Option<Form> {
+    match name.to_ascii_lowercase().as_str() {
+        "hex" => Some(Form::Hex),
+        "utf-8" | "utf8" => Some(Form::Utf8),
+        "base64" => Some(Form::Base64),
+        _ => None,
+    }
+}
+
+fn to_binary(row: &Row<'_>) -> Answer<Vec<u8>> {
+    let name = if row.count() > 1 { row.str(1) } else { "hex" };
+    let made = match form(name) {
+        Some(Form::Hex) => unhex(row.str(0)),
+        Some(Form::Utf8) => Some(row.str(0).as_bytes().to_vec()),
+        Some(Form::Base64) => padded(row.str(0)),
+        None => None,
+    };
+    match made {
+        None if row.function() == "to_binary" => {
+            Err(fault("CONVERSION_INVALID_INPUT", format!("'{}' is not of the format {name}", row.str(0))))
+        }
+        made => Ok(made),
+    }
+}
+
+/// Base64 whose padding is whole, or left out.
+fn padded(text: &str) -> Option<Vec<u8>> {
+    let kept: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let signs = kept.trim_end_matches('=').len();
+    let padding = kept.len() - signs;
+    let whole = padding == 0 || padding <= 2 && kept.len().is_multiple_of(4);
+    (whole && signs % 4 != 1).then(|| from_base64(&kept)).flatten()
 }
 
 /// Spark reads as MIME does: white space counts for nothing, the padding may be missing.

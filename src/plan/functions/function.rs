@@ -129,6 +129,8 @@ impl Asked<'_> {
 }
 
 pub(super) type Answer<T> = Result<Option<T>>;
+/// An error says what is wrong with the literals among the arguments.
+type Check = fn(&Asked<'_>) -> Result<()>;
 pub(super) type Typing = fn(&Asked<'_>) -> Result<Typed>;
 
 /// How a function is computed.
@@ -160,12 +162,14 @@ pub(super) struct Function {
     variadic: bool,
     /// Computed for nulls, too; else a null gives null.
     nulls: bool,
+    /// What has to hold of arguments that are literals.
+    check: Option<Check>,
     body: Body,
 }
 
 impl Function {
     pub(super) const fn new(name: &'static str, parameters: &'static [Kind], body: Body) -> Function {
-        Function { name, aliases: &[], parameters, optional: 0, variadic: false, nulls: false, body }
+        Function { name, aliases: &[], parameters, optional: 0, variadic: false, nulls: false, check: None, body }
     }
 
     /// A function of a library under its own name.
@@ -185,6 +189,11 @@ impl Function {
 
     pub(super) const fn variadic(mut self) -> Function {
         self.variadic = true;
+        self
+    }
+
+    pub(super) const fn checked(mut self, check: Check) -> Function {
+        self.check = Some(check);
         self
     }
 
@@ -222,6 +231,9 @@ impl Function {
                 (false, optional) => format!("{} to {most}", most - optional),
             };
             return plan_err!("{} takes {wanted} arguments, not {given}", self.name);
+        }
+        if let Some(check) = self.check {
+            check(asked)?;
         }
         if let Body::Arrays(typing, _) = self.body {
             return typing(asked);
@@ -370,6 +382,10 @@ macro_rules! getter {
 impl<'a> Row<'a> {
     pub(super) fn count(&self) -> usize {
         self.call.arguments.len()
+    }
+
+    pub(super) fn call(&self) -> &'a Call<'a> {
+        self.call
     }
 
     pub(super) fn settings(&self) -> &'a Settings {

@@ -1,5 +1,7 @@
 //! Functions that take functions: `transform`, `filter`, `aggregate` and their like.
 
+mod pairs;
+
 use std::sync::Arc;
 
 use arrow::array::{
@@ -14,6 +16,7 @@ use datafusion::logical_expr::{
     HigherOrderUDFImpl, LambdaArgument, LambdaParametersProgress, ValueOrLambda, Volatility,
 };
 
+use super::SORTED_BY;
 use super::cast::{Misfit, cast, relabel};
 use super::function::Settings;
 use super::map;
@@ -27,6 +30,8 @@ enum Form {
     ForAll,
     Aggregate,
     ZipWith,
+    SortBy,
+    MapZipWith,
     MapFilter,
     TransformKeys,
     TransformValues,
@@ -49,6 +54,8 @@ pub(super) fn functions(settings: &Settings) -> Vec<Arc<HigherOrderUDF>> {
         ("aggregate", Form::Aggregate),
         ("reduce", Form::Aggregate),
         ("zip_with", Form::ZipWith),
+        (SORTED_BY, Form::SortBy),
+        ("map_zip_with", Form::MapZipWith),
         ("map_filter", Form::MapFilter),
         ("transform_keys", Form::TransformKeys),
         ("transform_values", Form::TransformValues),
@@ -85,6 +92,8 @@ impl Lambda {
                 Form::Exists => "exists(array, x -> …)",
                 Form::ForAll => "forall(array, x -> …)",
                 Form::Aggregate => "aggregate(array, start, (sum, x) -> …[, sum -> …])",
+                Form::SortBy => "array_sort(array, (x, y) -> …)",
+                Form::MapZipWith => "map_zip_with(map, map, (key, x, y) -> …)",
                 Form::ZipWith => "zip_with(array, array, (x, y) -> …)",
                 Form::MapFilter => "map_filter(map, (key, value) -> …)",
                 Form::TransformKeys => "transform_keys(map, (key, value) -> …)",
@@ -96,7 +105,7 @@ impl Lambda {
     /// Whether values and lambdas stand where they must.
     fn checked<V, L>(&self, arguments: &[ValueOrLambda<V, L>]) -> Result<()> {
         let values = match self.form {
-            Form::Aggregate | Form::ZipWith => 2,
+            Form::Aggregate | Form::ZipWith | Form::MapZipWith => 2,
             _ => 1,
         };
         let lambdas = arguments.iter().skip(values).filter(|a| matches!(a, ValueOrLambda::Lambda(_))).count();
@@ -121,7 +130,8 @@ impl HigherOrderUDFImpl for Lambda {
     }
 
     fn coerce_value_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        let maps = matches!(self.form, Form::MapFilter | Form::TransformKeys | Form::TransformValues);
+        let maps =
+            matches!(self.form, Form::MapFilter | Form::TransformKeys | Form::TransformValues | Form::MapZipWith);
         let mut coerced = types.to_vec();
         for (index, t) in coerced.iter_mut().enumerate() {
             if self.form == Form::Aggregate && index == 1 {
@@ -153,6 +163,12 @@ impl HigherOrderUDFImpl for Lambda {
             Form::Transform | Form::Filter => vec![vec![field(of(0)), field(DataType::Int32)]],
             Form::Exists | Form::ForAll => vec![vec![field(of(0))]],
             Form::ZipWith => vec![vec![field(of(0)), field(of(1))]],
+            Form::SortBy => vec![vec![field(of(0)), field(of(0))]],
+            Form::MapZipWith => {
+                let entry = |index: usize| value(fields, index).and_then(entry);
+                let (Some((key, a)), Some((_, b))) = (entry(0), entry(1)) else { return self.wrong() };
+                vec![vec![field(key.clone()), field(a.clone()), field(b.clone())]]
+            }
             Form::Aggregate => {
                 let sum = field(value(fields, 1).cloned().unwrap_or(DataType::Null));
                 let mut parameters = vec![vec![Arc::clone(&sum), field(of(0))]];
@@ -181,7 +197,16 @@ impl HigherOrderUDFImpl for Lambda {
         };
         Ok(field(match self.form {
             Form::Transform | Form::ZipWith => list_of(lambda),
-            Form::Filter | Form::MapFilter => first,
+            Form::SortBy if !lambda.is_integer() => {
+                return plan_err!(
+                    "the comparison of array_sort gives an integer: less than, equal to or greater than 0"
+                );
+            }
+            Form::Filter | Form::MapFilter | Form::SortBy => first,
+            Form::MapZipWith => match entry(&first) {
+                Some((key, _)) => map_of(key.clone(), lambda),
+                None => return self.wrong(),
+            },
             Form::Exists | Form::ForAll => DataType::Boolean,
             Form::Aggregate if fields.len() > 3 => lambda,
             Form::Aggregate => value(fields, 1).cloned().unwrap_or(DataType::Null),
@@ -211,6 +236,11 @@ impl HigherOrderUDFImpl for Lambda {
         let array = match self.form {
             Form::Transform => self.transform(first, lambda, result)?,
             Form::Filter => self.filter(first, lambda, result)?,
+            Form::SortBy => self.sorted(first, lambda, result)?,
+            Form::MapZipWith => match values.get(1) {
+                Some(second) => self.map_zip_with(first, second, lambda, result)?,
+                None => return self.wrong(),
+            },
             Form::Exists => self.quantified(first, lambda, true)?,
             Form::ForAll => self.quantified(first, lambda, false)?,
             Form::ZipWith => match values.get(1) {

@@ -5,6 +5,7 @@ mod arithmetic;
 mod array;
 mod cast;
 mod conditional;
+mod csv;
 mod datetime;
 mod encode;
 mod function;
@@ -15,6 +16,7 @@ mod json_values;
 mod lambda;
 mod map;
 mod math;
+mod numerals;
 mod order;
 mod parse;
 mod pattern;
@@ -37,9 +39,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
+use datafusion::execution::SessionStateDefaults;
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, HigherOrderUDF, ScalarUDF, ScalarUDFImpl};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, HigherOrderUDF, ScalarUDF, ScalarUDFImpl, lit};
 
 use self::function::SparkFunction;
 use crate::error::{Error, Result as Outcome};
@@ -54,7 +57,9 @@ pub(super) use self::types::{common, instant, text};
 pub use self::zone::Zone;
 
 /// Names that expressions are turned into and nobody writes.
-const INTERNAL: [&str; 10] = [
+const INTERNAL: [&str; 12] = [
+    SORTED_BY,
+    LIMITED_LENGTH,
     "add",
     "subtract",
     "multiply",
@@ -66,6 +71,12 @@ const INTERNAL: [&str; 10] = [
     "minus_interval",
     "interval_micros",
 ];
+
+/// `array_sort` with a comparison, for which the planner has no function of two kinds.
+pub(super) const SORTED_BY: &str = "array_sort_by";
+
+/// What makes a text one of `VARCHAR(n)`.
+const LIMITED_LENGTH: &str = "varchar_of_length";
 
 /// Names that a front end writes for what has no name in SQL.
 const UNNAMED: [&str; 4] = [NOT, PATH, "with_field", "without_field"];
@@ -103,12 +114,26 @@ impl Settings {
     }
 }
 
-/// The names that users may call, in order; those of the clock and of aggregates apart.
-pub fn names() -> Vec<String> {
+/// Names that stand for others, or for what is known when a definition is read.
+const RENAMED: [&str; 5] = ["charindex", "current_catalog", "current_database", "current_schema", "input_file_name"];
+
+/// The names of all that can be called: functions of a row, of the clock and of many rows, and what makes rows.
+pub fn all_names() -> Vec<String> {
+    let aggregates = SessionStateDefaults::default_aggregate_functions().into_iter().map(|f| f.name().to_owned());
+    let clock = super::clock::clock_functions().into_iter().map(|f| f.name().to_owned());
+    let others = crate::sql::GENERATORS.iter().chain(&RENAMED).map(|name| (*name).to_owned());
+    let mut all: Vec<String> = names().into_iter().chain(aggregates).chain(clock).chain(others).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The names of functions of a row whose answers are recorded, in order.
+pub(super) fn names() -> Vec<String> {
     let settings = Settings::default();
     let scalar = scalar(&settings).into_iter().map(|f| f.name().to_owned());
     let scalar = scalar.filter(|name| callable(name) && !UNNAMED.contains(&name.as_str()));
-    let higher = higher_order(&settings).into_iter().map(|f| f.name().to_owned());
+    let higher = higher_order(&settings).into_iter().map(|f| f.name().to_owned()).filter(|name| callable(name));
     // These are read as something else before there are functions.
     let written = super::syntax::CASTS.iter().chain(&WRITTEN).map(|name| (*name).to_owned());
     let mut names: Vec<String> = scalar.chain(higher).chain(written).collect();
@@ -123,12 +148,14 @@ pub(super) fn scalar(settings: &Settings) -> Vec<Arc<ScalarUDF>> {
         arithmetic::functions(),
         array::functions(),
         conditional::functions(),
+        csv::functions(),
         datetime::functions(),
         encode::functions(),
         hash::functions(),
         json::functions(),
         map::functions(),
         math::functions(),
+        numerals::functions(),
         regex::functions(),
         string::functions(),
         structs::functions(),
@@ -187,6 +214,14 @@ impl TypeIn for Expr {
             })
             .collect();
         Ok(own.typed(&types, &literals)?.result)
+    }
+}
+
+/// A text as a column of `VARCHAR(most)` holds it.
+pub(super) fn of_length(text: Expr, most: i32, settings: &Settings) -> Result<Expr> {
+    match scalar(settings).into_iter().find(|function| function.name() == LIMITED_LENGTH) {
+        Some(function) => Ok(function.call(vec![text, lit(most)])),
+        None => not_impl_err!("{LIMITED_LENGTH}"),
     }
 }
 

@@ -66,7 +66,8 @@ fn plain() -> Vec<Function> {
         Function::new("overlay", &[Str, Str, Int, Int], Body::Text(overlay)).optional(1),
         Function::new("mask", &[Str, Str, Str, Str, Str], Body::Text(mask)).optional(4).with_nulls(),
         Function::new("elt", &[Int, Str], Body::Text(elt)).variadic().with_nulls(),
-        Function::new("format_number", &[Any, Int], Body::Arrays(grouped::typing, grouped::compute)),
+        Function::new("format_number", &[Any, Any], Body::Arrays(grouped::typing, grouped::compute)),
+        Function::new(super::LIMITED_LENGTH, &[Str, Int], Body::Text(of_length)),
         Function::library("format_string", &[Str, Any], library::format_string())
             .variadic()
             .optional(1)
@@ -77,6 +78,20 @@ fn plain() -> Vec<Function> {
         Function::library("quote", &[Str], library::quote()),
         Function::library("is_valid_utf8", &[TextOrBinary], library::is_valid_utf8()),
     ]
+}
+
+/// What a column of a limited length holds: blanks at the end that are too many go, and what is too long otherwise fails.
+fn of_length(row: &Row<'_>) -> Answer<String> {
+    let (text, most) = (row.str(0), usize::try_from(row.int(1)).unwrap_or_default());
+    let length = text.chars().count();
+    if length <= most {
+        return Ok(Some(text.to_owned()));
+    }
+    let cut = text.char_indices().nth(most).map_or(text.len(), |(at, _)| at);
+    match text.split_at(cut) {
+        (kept, more) if more.bytes().all(|b| b == b' ') => Ok(Some(kept.to_owned())),
+        _ => Err(fault("EXCEED_LIMIT_LENGTH", format!("a text of {length} characters is in a column of {most}"))),
+    }
 }
 
 fn searching() -> Vec<Function> {

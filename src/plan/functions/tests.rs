@@ -354,7 +354,7 @@ or give null, `spark.sql.session.timeZone` in which zone local time is. Besides 
 `now()`, `current_date()`, `localtimestamp()`, which read the epoch's wall, and in ad-hoc queries the aggregates of
 DataFusion.
 
-Where the answers are not Spark's: regular expressions have no look-around and no back-references; `format_string` rounds
+Where the answers are not Spark's: `format_string` rounds
 the binary value of a double, not its shortest digits; the last digit of what `sin` and its like give may differ.
 ";
 
