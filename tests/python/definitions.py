@@ -213,7 +213,7 @@ def t():
 @dlt.materialized_view
 def t():
     return dlt.read("events").groupBy("id").agg(F.collect_list("name").alias("names"))
-""", 2, ["NOT_SUPPORTED", "collect_list is an aggregate", "transformations/d.py:9"]),
+""", 2, ["NOT_SUPPORTED", "collect_list is an aggregate", "transformations/d.py:11"]),
     ("rows that Python made", """
 @dlt.table
 def t():
