@@ -32,9 +32,24 @@ class _Widgets:
         self._values.setdefault(name, defaultValue)
 
 
+class _Absent:
+    """A part of ``dbutils`` that is refused by name, whatever is asked of it."""
+
+    def __init__(self, part: str, instead: str) -> None:
+        self._part = part
+        self._instead = instead
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(f"{self._part}.{name} is not supported; {self._instead}")
+
+
 class _Utilities:
     def __init__(self, configuration: Dict[str, str]) -> None:
         self.widgets = _Widgets(configuration)
+        self.secrets = _Absent("dbutils.secrets", "set an environment variable, and read it with os.environ")
+        self.fs = _Absent("dbutils.fs", "use Python's own os, pathlib and shutil")
+        self.notebook = _Absent("dbutils.notebook", "import the module instead")
+        self.jobs = _Absent("dbutils.jobs", "set values under `configuration` in the project file")
 
 
 def _told(error: BaseException, root: str) -> Dict[str, Any]:
@@ -70,6 +85,8 @@ def _load(job: Dict[str, Any]) -> Dict[str, Any]:
         setattr(pyspark.pipelines, name, getattr(dlt, name))
 
     root = job["root"]
+    # Where a definition makes a session of its own, it is this one.
+    os.environ["SPARK_REMOTE"] = job["remote"]
     builder = SparkSession.builder.remote(job["remote"])
     for key, value in job["configuration"].items():
         builder = builder.config(key, value)

@@ -10,6 +10,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::answer::Tables;
+use super::fields::known;
 use super::graph::{Graph, Home};
 use super::operation::Operation;
 use super::relation::decode;
@@ -38,7 +39,7 @@ const STACK: usize = 256 << 20;
 pub(super) fn start(
     session: Arc<Session>,
     operation: Arc<Operation>,
-    plan: Plan,
+    plan: Vec<u8>,
     context: Flow,
     options: Arc<ServeOptions>,
 ) {
@@ -124,8 +125,11 @@ fn not_supported(what: &str) -> Error {
 }
 
 impl Work<'_> {
-    fn plan(&self, plan: &Plan, flow: &Flow) -> Result<()> {
-        match &plan.op_type {
+    fn plan(&self, plan: &[u8], flow: &Flow) -> Result<()> {
+        let decoded = Plan::decode(plan)
+            .map_err(|e| Error::user("INVALID_PLAN_INPUT", "a plan cannot be decoded").caused_by(e))?;
+        known("spark.connect.Plan", plan)?;
+        match &decoded.op_type {
             Some(OpType::Root(relation)) => {
                 flow.outside("rows")?;
                 tables(self.session, self.options).answer(relation, self.operation)
@@ -361,6 +365,15 @@ fn identifier(name: &str) -> ResolvedIdentifier {
     ResolvedIdentifier { catalog_name, namespace: parts, table_name }
 }
 
+/// How statements of Spark begin that are no queries.
+#[rustfmt::skip]
+const STATEMENTS: &[&str] = &[
+    "add", "alter", "analyze", "begin", "cache", "call", "clear", "comment", "commit", "create", "declare", "delete", "desc",
+    "describe", "drop", "execute", "explain", "export", "grant", "import", "insert", "list", "load", "lock", "merge", "msck",
+    "optimize", "prepare", "refresh", "repair", "replace", "reset", "restore", "revoke", "rollback", "set", "show",
+    "start", "truncate", "uncache", "unlock", "update", "use", "vacuum",
+];
+
 /// Statements that change something are the pipeline's own.
 fn is_query(text: &str) -> Result<()> {
     let mut rest = text.trim_start();
@@ -371,6 +384,10 @@ fn is_query(text: &str) -> Result<()> {
     let starts = ["select", "with", "values", "from"].iter().any(|start| word.eq_ignore_ascii_case(start));
     if starts || rest.starts_with('(') || rest.starts_with("/*") {
         return Ok(());
+    }
+    if !STATEMENTS.iter().any(|start| word.eq_ignore_ascii_case(start)) {
+        let found = rest.split_whitespace().next().unwrap_or("the end");
+        return Err(Error::user("PARSE_SYNTAX_ERROR", format!("no statement starts with {}", found.escape_debug())));
     }
     Err(Error::user("NOT_A_QUERY", format!("`{word}` starts no query"))
         .help("tables change through the pipeline's own flows; spark.sql takes one SELECT"))

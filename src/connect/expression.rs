@@ -6,6 +6,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::tokenizer::{Location, Span as AstSpan};
 use prost::Message;
 
+use super::fields::known;
 use super::literal::{self, quoted, too_deep};
 use super::types::{ddl, name};
 use super::wire::spark::expression::cast::CastToType;
@@ -25,8 +26,10 @@ const DEPTH: usize = 500;
 
 /// One level of an expression.
 pub(super) fn decode(bytes: &[u8]) -> Result<Expression> {
-    Expression::decode(bytes)
-        .map_err(|e| Error::user("INVALID_PLAN_INPUT", "an expression cannot be decoded").caused_by(e))
+    let expression = Expression::decode(bytes)
+        .map_err(|e| Error::user("INVALID_PLAN_INPUT", "an expression cannot be decoded").caused_by(e))?;
+    known("spark.connect.Expression", bytes)?;
+    Ok(expression)
 }
 
 /// Reads expressions, each part of which is said to stand where the client made it, or else where its flow is defined.
@@ -61,7 +64,22 @@ impl DefinitionFile {
 impl Expressions<'_> {
     /// An expression.
     pub(super) fn expr(&self, bytes: &[u8]) -> Result<ast::Expr> {
-        read_built(&Writer::default().expr(bytes, DEPTH)?, self.place(&decode(bytes)?))
+        let at = self.place(&decode(bytes)?);
+        let text = Writer::default().expr(bytes, DEPTH).map_err(|error| self.placed(error, at))?;
+        read_built(&text, at).map_err(|error| self.placed(error, at))
+    }
+
+    /// An error of an expression at the line of the definition, if that can be told, rather than inside of the expression.
+    fn placed(&self, error: Error, at: AstSpan) -> Error {
+        let Some(file) = self.file.filter(|_| at != AstSpan::empty()) else { return error };
+        let span = file.source.span(at);
+        let Some(inside) = &error.place().span else { return error.at(&span) };
+        let text = inside.text.clone();
+        let moved = Error::user(error.code(), error.message()).details([text]).at(&span);
+        match error.advice() {
+            Some(advice) => moved.help(advice),
+            None => moved,
+        }
     }
 
     /// Where the client made an expression.
@@ -80,6 +98,7 @@ impl Expressions<'_> {
     /// An expression as an entry of a select list.
     pub(super) fn item(&self, bytes: &[u8]) -> Result<Item> {
         let expression = decode(bytes)?;
+        let at = self.place(&expression);
         match expression.expr_type {
             Some(ExprType::UnresolvedStar(star)) => {
                 let qualifier = match star.unparsed_target.as_deref() {
@@ -89,10 +108,10 @@ impl Expressions<'_> {
                 Ok(Item::Star { qualifier, frame: star.plan_id })
             }
             Some(ExprType::Alias(alias)) => match alias.name.as_slice() {
-                [name] => Ok(Item::Expr(Box::new(self.expr(&alias.expr)?), Some(name.clone()))),
-                names => Ok(Item::Rows(Box::new(self.expr(&alias.expr)?), names.to_vec())),
+                [name] => Ok(Item::Expr(Box::new(Expressions { at, ..*self }.expr(&alias.expr)?), Some(name.clone()))),
+                names => Ok(Item::Rows(Box::new(Expressions { at, ..*self }.expr(&alias.expr)?), names.to_vec())),
             },
-            Some(ExprType::ExpressionString(text)) => self.text_item(&text.expression),
+            Some(ExprType::ExpressionString(text)) => Expressions { at, ..*self }.text_item(&text.expression),
             _ => Ok(Item::Expr(Box::new(self.expr(bytes)?), None)),
         }
     }
@@ -108,13 +127,8 @@ impl Expressions<'_> {
         {
             return Ok(Item::Star { qualifier: Some(parts), frame: None });
         }
-        match self.read(text) {
-            Ok(expr) => Ok(Item::Expr(Box::new(expr), None)),
-            Err(error) => match alias_at_end(trimmed) {
-                Some((before, alias)) => Ok(Item::Expr(Box::new(self.read(before)?), Some(alias))),
-                None => Err(error),
-            },
-        }
+        let (text, alias) = aliased(trimmed).map_err(|error| self.placed(error, self.at))?;
+        Ok(Item::Expr(Box::new(self.read(text)?), alias))
     }
 
     /// A key of a sort; ascending, with nulls first, if nothing is said.
@@ -133,7 +147,16 @@ impl Expressions<'_> {
 
     /// Text in SQL as an expression.
     pub(super) fn read(&self, text: &str) -> Result<ast::Expr> {
-        read_built(text, self.at)
+        read_built(text, self.at).map_err(|error| self.placed(error, self.at))
+    }
+}
+
+/// An expression in SQL by itself, and the alias behind it.
+fn aliased(text: &str) -> Result<(&str, Option<String>)> {
+    let Err(error) = read_built(text, AstSpan::empty()) else { return Ok((text, None)) };
+    match alias_at_end(text) {
+        Some((before, alias)) => read_built(before, AstSpan::empty()).map(|_| (before, Some(alias))),
+        None => Err(error),
     }
 }
 
@@ -230,7 +253,7 @@ impl Writer {
                 let arguments = self.all(&call.arguments, depth)?;
                 plain_call(&call.function_name, &arguments, false)?
             }
-            ExprType::ExpressionString(text) => format!("({})", text.expression),
+            ExprType::ExpressionString(text) => format!("({})", aliased(text.expression.trim())?.0),
             ExprType::UnresolvedStar(star) if star.unparsed_target.is_none() => "*".to_owned(),
             ExprType::UnresolvedStar(star) if star.plan_id.is_none() => {
                 let target = star.unparsed_target.unwrap_or_default();
@@ -238,8 +261,9 @@ impl Writer {
                 format!("{}.*", qualifier.iter().map(|part| name(part)).collect::<Vec<_>>().join("."))
             }
             ExprType::UnresolvedStar(_) => return Err(not_supported("df['*'] inside an expression")),
+            // What a part of an expression is called does not matter, but as the field of a struct.
             ExprType::Alias(alias) => match alias.name.as_slice() {
-                [title] => format!("{} AS {}", self.expr(&alias.expr, depth)?, name(title)),
+                [_] => self.expr(&alias.expr, depth)?,
                 _ => return Err(not_supported("an alias of several names")),
             },
             ExprType::Cast(cast) => {
@@ -311,6 +335,20 @@ impl Writer {
         arguments.iter().map(|argument| self.expr(argument, depth)).collect()
     }
 
+    /// Arguments with the names that they have.
+    fn fields(&mut self, arguments: &[Vec<u8>], depth: usize) -> Result<Vec<String>> {
+        let field = |argument: &Vec<u8>| {
+            let value = self.expr(argument, depth)?;
+            let title = match decode(argument)?.expr_type {
+                Some(ExprType::Alias(alias)) => alias.name.into_iter().next(),
+                Some(ExprType::ExpressionString(text)) => aliased(text.expression.trim())?.1,
+                _ => None,
+            };
+            Ok(title.map_or_else(|| value.clone(), |title| format!("{value} AS {}", name(&title))))
+        };
+        arguments.iter().map(field).collect()
+    }
+
     fn lambda(&mut self, lambda: &expression::LambdaFunction, depth: usize) -> Result<String> {
         let before = self.parameters.len();
         let mut names = Vec::new();
@@ -333,8 +371,11 @@ impl Writer {
         if function.is_user_defined_function {
             return Err(not_supported(&format!("the user-defined function {}", function.function_name)));
         }
-        let arguments = self.all(&function.arguments, depth)?;
         let called = function.function_name.to_lowercase();
+        let arguments = match called.as_str() {
+            "struct" => self.fields(&function.arguments, depth)?,
+            _ => self.all(&function.arguments, depth)?,
+        };
         let infix = match called.as_str() {
             "==" | "=" => Some("="),
             "<=>" => Some("<=>"),

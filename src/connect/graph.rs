@@ -12,7 +12,9 @@ use super::extension::{Extension, extension};
 use super::relation::{Place, query, streams};
 use super::types;
 use super::wire::spark::expression::ExprType;
-use super::wire::spark::pipeline_command::define_flow::{AutoCdcFlowDetails, Details as FlowDetails};
+use super::wire::spark::pipeline_command::define_flow::{
+    AutoCdcFlowDetails, Details as FlowDetails, ScdType as WireType,
+};
 use super::wire::spark::pipeline_command::define_output::table_details::Schema as DeclaredSchema;
 use super::wire::spark::pipeline_command::define_output::{Details as OutputDetails, TableDetails};
 use super::wire::spark::pipeline_command::{CreateDataflowGraph, DefineFlow, DefineOutput};
@@ -334,9 +336,13 @@ impl Graph {
         let given = |columns: &[Vec<u8>]| -> Result<Option<Vec<Name>>> {
             if columns.is_empty() { Ok(None) } else { names(columns).map(Some) }
         };
-        let texts = |key: &str| {
+        // Clients before 4.3 have no field for it.
+        let history = |key: &str, columns: &[Vec<u8>]| {
             let named = |text: String| Name { text, span: span.clone() };
-            more.list(key).map(|texts| texts.into_iter().map(named).collect::<Vec<_>>())
+            match more.list(key) {
+                Some(texts) => Ok(Some(texts.into_iter().map(named).collect::<Vec<_>>())),
+                None => given(columns),
+            }
         };
         let ignored = list(
             given(&details.ignore_null_updates_column_list)?,
@@ -350,18 +356,18 @@ impl Graph {
             apply_as_truncates: expr(&details.apply_as_truncates)?,
             columns: list(given(&details.column_list)?, given(&details.except_column_list)?, "column_list")?,
             track_history: list(
-                texts("track_history_column_list"),
-                texts("track_history_except_column_list"),
+                history("track_history_column_list", &details.track_history_column_list)?,
+                history("track_history_except_column_list", &details.track_history_except_column_list)?,
                 "track_history_column_list",
             )?,
             ignore_null_updates: match ignored {
                 Some(list) => Some(IgnoreNull::Columns(list)),
                 None => more.flag("ignore_null_updates").then_some(IgnoreNull::All),
             },
-            scd: match more.text("stored_as_scd_type").as_deref() {
-                None | Some("1") => Some(ScdType::One),
-                Some("2") => Some(ScdType::Two),
-                Some(other) => return Err(not_supported(&format!("stored_as_scd_type={other}"))),
+            scd: match (more.text("stored_as_scd_type").as_deref(), details.stored_as_scd_type()) {
+                (Some("2"), _) | (None, WireType::ScdType2) => Some(ScdType::Two),
+                (None | Some("1"), _) => Some(ScdType::One),
+                (Some(other), _) => return Err(not_supported(&format!("stored_as_scd_type={other}"))),
             },
         };
         let source = table_name(details.source.as_deref().unwrap_or(""), span)?;

@@ -58,6 +58,9 @@ pub(super) fn sql(literal: &Literal, depth: usize) -> Result<String> {
         LiteralType::YearMonthInterval(months) => format!("INTERVAL '{months}' MONTH"),
         LiteralType::CalendarInterval(_) => return refused("an interval of months, days and microseconds as a"),
         LiteralType::Time(_) => return refused("a TIME"),
+        LiteralType::TimestampNtzNanos(_) | LiteralType::TimestampLtzNanos(_) => {
+            return refused("a TIMESTAMP with nanoseconds as a");
+        }
         LiteralType::Array(array) if array.elements.is_empty() => {
             match literal_element(literal, array.element_type.as_ref()) {
                 Some(element) => typed("array()", &format!("ARRAY<{}>", ddl(element)?)),

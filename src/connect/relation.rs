@@ -1,19 +1,19 @@
 //! Relations of the protocol as frames, with the list of what they read.
 
 use std::collections::BTreeMap;
-use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema};
-use arrow::ipc::reader::StreamReader;
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
 use datafusion::sql::sqlparser::ast::{self, ObjectName, ObjectNamePart, TableFactor, VisitMut, VisitorMut};
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 use prost::Message;
 
 use super::expression::{DefinitionFile, Expressions, decode as decode_expression, parts};
+use super::fields::known;
 use super::literal::{self, too_deep};
+use super::rows;
 use super::types;
 use super::wire::spark::aggregate::GroupType;
 use super::wire::spark::expression::ExprType;
@@ -26,16 +26,17 @@ use crate::error::{Error, Result, Span};
 use crate::pipeline::declaration::{Defaults, WrittenQuery, WrittenRelation, WrittenSource};
 use crate::pipeline::frame::{Frame, FrameOp, Item, JoinFrame, JoinKind, SortKey};
 use crate::pipeline::{Name, QueryBody, ReadFiles, Source};
-use crate::sql::{Context, Snippets, absolute, parse_schema, written_name};
+use crate::sql::{Context, Snippets, absolute, parse_schema, schema_of_json, written_name};
 
 /// How deep relations may nest.
 const DEPTH: usize = 400;
-/// How many rows a range may have: they are in memory.
-const RANGE: i64 = 10_000_000;
 
 /// One level of a relation.
 pub(super) fn decode(bytes: &[u8]) -> Result<Relation> {
-    Relation::decode(bytes).map_err(|e| Error::user("INVALID_PLAN_INPUT", "a relation cannot be decoded").caused_by(e))
+    let relation = Relation::decode(bytes)
+        .map_err(|e| Error::user("INVALID_PLAN_INPUT", "a relation cannot be decoded").caused_by(e))?;
+    known("spark.connect.Relation", bytes)?;
+    Ok(relation)
 }
 
 /// Where a relation is defined.
@@ -155,7 +156,10 @@ impl Reader<'_> {
             },
             RelType::Aggregate(aggregate) => {
                 let what = match aggregate.group_type() {
-                    GroupType::Groupby | GroupType::Unspecified => None,
+                    GroupType::Unspecified => {
+                        return Err(Error::user("INVALID_PLAN_INPUT", "an aggregation of no kind"));
+                    }
+                    GroupType::Groupby => None,
                     GroupType::Rollup => Some("rollup"),
                     GroupType::Cube => Some("cube"),
                     GroupType::Pivot => Some("pivot"),
@@ -183,8 +187,8 @@ impl Reader<'_> {
                 self.named.truncate(before);
                 return Ok(frame?.op);
             }
-            RelType::LocalRelation(local) => local_rows(&local)?,
-            RelType::Range(range) => range_rows(&range)?,
+            RelType::LocalRelation(local) => rows::local(&local)?,
+            RelType::Range(range) => rows::range(&range)?,
             RelType::Deduplicate(deduplicate) => {
                 let all = deduplicate.all_columns_as_keys == Some(true) || deduplicate.column_names.is_empty();
                 let names = (!all).then_some(deduplicate.column_names);
@@ -289,17 +293,14 @@ impl Reader<'_> {
         for (key, value) in &source.options {
             options.insert(key.to_lowercase(), value.clone());
         }
-        let path = source.paths.first().cloned().or_else(|| options.remove("path"));
-        options.remove("path");
-        let path = path.ok_or_else(|| Error::user("INVALID_OPTION", format!("reading {format} needs a path")))?;
-        if source.paths.len() > 1 {
-            return Err(not_supported("reading several paths at once")
-                .help("read their folder, or a pattern such as a/{b,c}/*"));
+        let given = options.remove("path");
+        let paths: Vec<String> =
+            if source.paths.is_empty() { given.into_iter().collect() } else { source.paths.clone() };
+        if paths.is_empty() {
+            return Err(Error::user("INVALID_OPTION", format!("reading {format} needs a path")));
         }
         if format == "delta" {
-            return Err(not_supported("reading a Delta table by its path").help(format!(
-                "give it a name: set silverflow.table.NAME to {path} in `configuration`, and read the table NAME"
-            )));
+            return self.delta(&paths, options, stream);
         }
         let format = match format.as_str() {
             "cloudfiles" => {
@@ -331,12 +332,45 @@ impl Reader<'_> {
         options.insert("format".to_owned(), format);
         let declared = match source.schema.as_deref().filter(|schema| !schema.is_empty()) {
             None => None,
-            Some(schema) if schema.trim_start().starts_with('{') => Some(super::json_schema::parse(schema)?),
+            Some(schema) if schema.trim_start().starts_with('{') => Some(schema_of_json(schema)?),
             Some(schema) => Some(parse_schema(schema)?),
         };
-        let files = ReadFiles { path: absolute(self.place.root, &path), schema: declared, options, kept: None };
-        let relation = self.add(stream, Vec::new(), WrittenSource::Files(files));
-        Ok(FrameOp::Read { relation, qualifiers: Vec::new() })
+        let place = self.place;
+        let files = paths.iter().map(|path| {
+            let (path, schema) = (absolute(place.root, path), declared.clone());
+            WrittenSource::Files(ReadFiles { path, schema, options: options.clone(), kept: None })
+        });
+        self.united(files.collect(), Vec::new(), stream)
+    }
+
+    /// Delta tables by their paths, as tables outside the pipeline.
+    fn delta(&mut self, paths: &[String], options: BTreeMap<String, String>, stream: bool) -> Result<FrameOp> {
+        if !stream && let Some(option) = options.keys().next() {
+            return Err(not_supported(&format!("the option {option} on a table that is not read as a stream")));
+        }
+        let named = |(key, value)| (Name { text: key, span: self.place.span.clone() }, value);
+        let options: Vec<(Name, String)> = options.into_iter().map(named).collect();
+        let root = self.place.root;
+        self.united(paths.iter().map(|path| WrittenSource::Delta(absolute(root, path))).collect(), options, stream)
+    }
+
+    /// The rows of all sources. A column that one of them lacks is null there.
+    fn united(&mut self, sources: Vec<WrittenSource>, options: Vec<(Name, String)>, stream: bool) -> Result<FrameOp> {
+        let mut all: Option<FrameOp> = None;
+        for source in sources {
+            let relation = self.add(stream, options.clone(), source);
+            let read = FrameOp::Read { relation, qualifiers: Vec::new() };
+            all = Some(match all {
+                None => read,
+                Some(left) => FrameOp::Union {
+                    left: Box::new(Frame::of(left)),
+                    right: Box::new(Frame::of(read)),
+                    by_name: true,
+                    allow_missing: true,
+                },
+            });
+        }
+        all.ok_or_else(|| Error::internal("a read without sources"))
     }
 
     fn join(&mut self, join: &spark::Join, depth: usize) -> Result<FrameOp> {
@@ -344,7 +378,8 @@ impl Reader<'_> {
             return Err(not_supported("joinWith"));
         }
         let kind = match join.join_type() {
-            JoinType::Inner | JoinType::Cross | JoinType::Unspecified => JoinKind::Inner,
+            JoinType::Unspecified => return Err(Error::user("INVALID_PLAN_INPUT", "a join of no kind")),
+            JoinType::Inner | JoinType::Cross => JoinKind::Inner,
             JoinType::LeftOuter => JoinKind::Left,
             JoinType::RightOuter => JoinKind::Right,
             JoinType::FullOuter => JoinKind::Full,
@@ -397,7 +432,7 @@ impl Reader<'_> {
                 && self.named.iter().any(|alias| alias.eq_ignore_ascii_case(name.table()))
             {
                 return Err(not_supported("a data frame inside spark.sql")
-                    .help("give the data frame a name as a temporary view"));
+                    .help("declare the data frame with @temporary_view, and name that in the query"));
             }
         }
         let offset = self.relations.len();
@@ -471,77 +506,6 @@ fn count(value: i32, what: &str) -> Result<usize> {
         .map_err(|_| Error::user("INVALID_LIMIT", format!("{what} takes a number from 0 on, not {value}")))
 }
 
-fn local_rows(local: &spark::LocalRelation) -> Result<FrameOp> {
-    let wrong =
-        |e: arrow::error::ArrowError| Error::user("INVALID_PLAN_INPUT", "rows that cannot be read").caused_by(e);
-    let declared = match local.schema.as_deref().filter(|schema| !schema.is_empty()) {
-        None => None,
-        Some(text) if text.trim_start().starts_with('{') => Some(super::json_schema::parse(text)?),
-        Some(text) => Some(parse_schema(text)?),
-    };
-    let mut batches = Vec::new();
-    let mut schema = None;
-    if let Some(data) = local.data.as_deref().filter(|data| !data.is_empty()) {
-        let reader = StreamReader::try_new(Cursor::new(data), None).map_err(wrong)?;
-        schema = Some(reader.schema());
-        for batch in reader {
-            batches.push(batch.map_err(wrong)?);
-        }
-    }
-    let Some(schema) = declared.or_else(|| schema.clone()) else {
-        return Err(Error::user("INVALID_PLAN_INPUT", "rows without columns"));
-    };
-    let schema = Arc::new(Schema::new(
-        schema
-            .fields()
-            .iter()
-            .map(|f| Field::new(f.name(), zoned(&types::plain(f.data_type())), f.is_nullable()))
-            .collect::<Vec<_>>(),
-    ));
-    let batches: Vec<RecordBatch> = batches
-        .iter()
-        .map(|batch| {
-            let columns = batch.columns().iter().zip(schema.fields());
-            let columns = columns.map(|(column, field)| arrow::compute::cast(column, field.data_type()));
-            let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            let columns = columns.collect::<std::result::Result<Vec<_>, _>>()?;
-            RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)
-        })
-        .collect::<std::result::Result<_, _>>()
-        .map_err(wrong)?;
-    Ok(FrameOp::Rows { schema, batches: Arc::new(batches) })
-}
-
-/// Moments are kept in UTC, whatever zone they are said in.
-fn zoned(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Timestamp(unit, Some(_)) => DataType::Timestamp(*unit, Some("UTC".into())),
-        other => other.clone(),
-    }
-}
-
-fn range_rows(range: &spark::Range) -> Result<FrameOp> {
-    let (start, end, step) = (range.start.unwrap_or(0), range.end, range.step);
-    if step == 0 {
-        return Err(Error::user("INVALID_PLAN_INPUT", "a range needs a step"));
-    }
-    let span = i128::from(end) - i128::from(start);
-    let rows = if (span > 0) == (step > 0) && span != 0 {
-        (span.abs() + i128::from(step).abs() - 1) / i128::from(step).abs()
-    } else {
-        0
-    };
-    if rows > i128::from(RANGE) {
-        return Err(not_supported(&format!("a range of more than {RANGE} rows")));
-    }
-    let rows = i64::try_from(rows).unwrap_or(0);
-    let values: Int64Array = (0..rows).map(|i| start + i * step).collect();
-    let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(values)])
-        .map_err(|e| Error::internal("the rows of a range").caused_by(e))?;
-    Ok(FrameOp::Rows { schema, batches: Arc::new(vec![batch]) })
-}
-
 /// A relation that is known by name only.
 fn refused(relation: &RelType) -> &'static str {
     match relation {
@@ -560,6 +524,7 @@ fn refused(relation: &RelType) -> &'static str {
         RelType::AsOfJoin(_) => "an as-of join",
         RelType::LateralJoin(_) => "a lateral join",
         RelType::NearestByJoin(_) => "a nearest-by join",
+        RelType::Zip(_) => "zip",
         RelType::Transpose(_) => "transpose",
         RelType::RelationChanges(_) => "changes of a table",
         RelType::Summary(_) => "summary",

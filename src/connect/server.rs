@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const REQUEST: usize = 128 << 20;
 const CONNECTIONS: usize = 256;
 /// How long a connection may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection that is let go may take to end.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that runs on threads of its own, until it is dropped.
 pub struct Server {
@@ -130,7 +133,10 @@ async fn accept(listener: TcpListener, service: Arc<Service>) {
             if !matches!(tokio::time::timeout(PATIENCE, stream.readable()).await, Ok(Ok(()))) {
                 return;
             }
+            let spoken = Arc::new(AtomicBool::new(false));
+            let asked = Arc::clone(&spoken);
             let service = service_fn(move |request: http::Request<Incoming>| {
+                asked.store(true, Ordering::Relaxed);
                 let (mut server, token) = (server.clone(), token.clone());
                 async move {
                     if token.is_some_and(|token| !bears(&request, &token)) {
@@ -141,13 +147,23 @@ async fn accept(listener: TcpListener, service: Arc<Service>) {
                 }
             });
             // A connection that speaks another protocol, or breaks, ends by itself.
-            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .keep_alive_interval(Some(Duration::from_secs(60)))
                 .keep_alive_timeout(Duration::from_secs(60))
                 .max_concurrent_streams(256)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+                .serve_connection(TokioIo::new(stream), service);
+            let mut connection = std::pin::pin!(connection);
+            if tokio::time::timeout(PATIENCE, connection.as_mut()).await.is_ok() {
+                return;
+            }
+            if spoken.load(Ordering::Relaxed) {
+                let _ = connection.await;
+            } else {
+                // It takes the place of others and asks for nothing; a client that is only slow is told to come again.
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(FAREWELL, connection).await;
+            }
         });
     }
 }

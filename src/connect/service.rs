@@ -28,7 +28,7 @@ use super::wire::spark::{
     ReleaseExecuteRequest, ReleaseExecuteResponse, ReleaseSessionRequest, ReleaseSessionResponse,
 };
 use crate::error::{Error, Result};
-use crate::sql::parse_schema;
+use crate::sql::{parse_schema, schema_of_json};
 
 /// The version of the protocol that is spoken.
 const SPARK_VERSION: &str = "4.2.0";
@@ -124,7 +124,7 @@ impl Service {
             Analyze::SameSemantics(_) | Analyze::SemanticHash(_) => return not("comparing plans"),
             Analyze::GetStorageLevel(_) => return not("asking for a storage level"),
             Analyze::JsonToDdl(json) => {
-                let schema = super::json_schema::parse(&json.json_string)?;
+                let schema = schema_of_json(&json.json_string)?;
                 Analysed::JsonToDdl(analysed::JsonToDdl { ddl_string: super::types::columns(&from_schema(&schema)?)? })
             }
         })
@@ -196,10 +196,9 @@ impl SparkConnectService for Service {
         if uuid::Uuid::parse_str(&id).is_err() {
             return Err(handle("FORMAT", "the number of an operation is a UUID"));
         }
-        let plan = request.plan.ok_or_else(|| Status::invalid_argument("there is no plan"))?;
         let operation = session.begin(id, request.tags)?;
         let flow = Flow::of(request.user_context.as_ref());
-        start(session, Arc::clone(&operation), plan, flow, Arc::clone(&self.options));
+        start(session, Arc::clone(&operation), request.plan, flow, Arc::clone(&self.options));
         answers(&operation, None)
     }
 

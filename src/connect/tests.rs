@@ -1,15 +1,32 @@
 //! Requests that no honest client sends: whatever the bytes are, they end as a plan or an error.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Int32Array, ListArray, NullArray, StringArray, StructArray};
+use arrow::datatypes::{DataType, Field, Int64Type};
+use arrow::ipc::writer::StreamWriter;
+use arrow::record_batch::RecordBatch;
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
+use futures::StreamExt;
 use prost::Message;
 
+use super::ServeOptions;
+use super::execute::{Flow, start};
+use super::operation::Operation;
 use super::relation::{Place, query};
+use super::session::Sessions;
 use super::wire::spark::expression::{self, ExprType, UnresolvedAttribute, UnresolvedFunction, literal::LiteralType};
+use super::wire::spark::pipeline_command::define_flow::{self, AutoCdcFlowDetails, WriteRelationFlowDetails};
+use super::wire::spark::pipeline_command::define_output::{self, TableDetails, table_details};
+use super::wire::spark::pipeline_command::{CreateDataflowGraph, DefineFlow, DefineOutput, DefineSqlGraphElements};
 use super::wire::spark::relation::RelType;
+use super::wire::spark::{
+    Command, ExecutePlanRequest, LocalRelation, OutputType, PipelineCommand, Plan, ShowString, SourceCodeLocation,
+    SqlCommand, command, execute_plan_response, pipeline_command, pipeline_command_result, plan,
+};
 use super::wire::spark::{
     Expression, Filter, Join, Limit, Project, Read, Relation, Sql, SubqueryAlias, WithColumns, read,
 };
@@ -164,4 +181,194 @@ fn a_request_that_nests_without_end_is_refused() {
         [deep, filter].map(|bytes| query(&bytes, &place(&configuration)).unwrap_err().code())
     });
     assert_eq!(refused.unwrap().join().unwrap(), ["NESTS_TOO_DEEP", "NESTS_TOO_DEEP"]);
+}
+
+/// A table as a client sends it: numbers, texts, lists, structs and nulls.
+fn sent_rows() -> LocalRelation {
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1), None]), None, Some(vec![])]);
+    let names: ArrayRef = Arc::new(StringArray::from(vec![Some("ann"), None, Some("bob")]));
+    let inner = StructArray::from(vec![(Arc::new(Field::new("name", DataType::Utf8, true)), Arc::clone(&names))]);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("id", Arc::new(Int32Array::from(vec![1, 2, 3]))),
+        ("name", names),
+        ("tags", Arc::new(lists)),
+        ("inner", Arc::new(inner)),
+        ("nothing", Arc::new(NullArray::new(3))),
+    ];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
+    let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    LocalRelation { data: Some(writer.into_inner().unwrap()), schema: None }
+}
+
+/// A copy with some bits turned over, or cut off.
+fn damaged(bytes: &[u8], numbers: &mut Numbers) -> Vec<u8> {
+    let mut damaged = bytes.to_vec();
+    if numbers.below(4) == 0 {
+        damaged.truncate(numbers.below(bytes.len()));
+    }
+    for _ in 0..=numbers.below(3) {
+        if !damaged.is_empty() {
+            let at = numbers.below(damaged.len());
+            damaged[at] ^= 1 << numbers.below(8);
+        }
+    }
+    damaged
+}
+
+#[test]
+fn damaged_rows_are_rows_or_an_error_and_no_panic() {
+    let whole = sent_rows();
+    assert!(super::rows::local(&whole).is_ok());
+    let mut numbers = Numbers(11);
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..1500 {
+        let data = Some(damaged(whole.data.as_ref().unwrap(), &mut numbers));
+        match super::rows::local(&LocalRelation { data, schema: None }) {
+            Ok(_) => read += 1,
+            Err(error) => {
+                assert_eq!(error.code(), "INVALID_PLAN_INPUT", "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(read > 100 && refused > 300, "{read} read, {refused} refused");
+}
+
+#[test]
+fn the_ends_of_a_range_may_lie_as_far_apart_as_numbers_do() {
+    let range = |start, end, step| spark_range(start, end, step).unwrap();
+    let third = i64::MAX / 3;
+    let expected = [i64::MIN, i64::MIN + third * 2, i64::MIN + third * 2 + third * 2, i64::MAX - 3];
+    assert_eq!(range(i64::MIN, i64::MAX, third * 2), expected);
+    assert_eq!(range(5, -5, -4), [5, 1, -3]);
+    assert!(range(5, 5, 1).is_empty());
+}
+
+fn spark_range(start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
+    use crate::pipeline::frame::FrameOp;
+    let range = super::wire::spark::Range { start: Some(start), end, step, num_partitions: None };
+    let Ok(FrameOp::Rows { batches, .. }) = super::rows::range(&range) else { return None };
+    let column = batches[0].column(0).as_any().downcast_ref::<arrow::array::Int64Array>()?;
+    Some(column.values().to_vec())
+}
+
+/// Works on a plan as the server does, and gives the answers or the status at its end.
+fn executed(sessions: &Sessions, plan: Vec<u8>) -> Vec<Result<execute_plan_response::ResponseType, tonic::Status>> {
+    let session = sessions.open("00112233-4455-6677-8899-aabbccddeeff").unwrap();
+    let operation = Operation::new("o".to_owned(), "s".to_owned(), "t".to_owned(), Vec::new());
+    let options = ServeOptions::at(([127, 0, 0, 1], 0).into()).unwrap();
+    start(session, Arc::clone(&operation), plan, Flow::of(None), Arc::new(options));
+    let answers = operation.answers(None).unwrap();
+    let answers = answers.map(|answer| answer.map(|answer| answer.response_type.unwrap_or(COMPLETE)));
+    futures::executor::block_on(answers.collect())
+}
+
+const COMPLETE: execute_plan_response::ResponseType =
+    execute_plan_response::ResponseType::ResultComplete(execute_plan_response::ResultComplete {});
+
+fn pipeline(command_type: pipeline_command::CommandType) -> Vec<u8> {
+    let command = PipelineCommand { command_type: Some(command_type) };
+    let command = Command { command_type: Some(command::CommandType::PipelineCommand(command)) };
+    Plan { op_type: Some(plan::OpType::Command(command)) }.encode_to_vec()
+}
+
+#[test]
+fn damaged_plans_and_commands_end_as_an_answer_or_an_error_of_the_client() {
+    let sessions = Sessions::reading(None);
+    let created = executed(
+        &sessions,
+        pipeline(pipeline_command::CommandType::CreateDataflowGraph(CreateDataflowGraph::default())),
+    );
+    let Some(Ok(execute_plan_response::ResponseType::PipelineCommandResult(result))) = created.into_iter().next()
+    else {
+        panic!("no graph")
+    };
+    let Some(pipeline_command_result::ResultType::CreateDataflowGraphResult(graph)) = result.result_type else {
+        panic!("no graph")
+    };
+    let graph = graph.dataflow_graph_id;
+    let place = Some(SourceCodeLocation {
+        file_name: Some("/p/a.py".to_owned()),
+        line_number: Some(3),
+        ..SourceCodeLocation::default()
+    });
+    let output = DefineOutput {
+        dataflow_graph_id: graph.clone(),
+        output_name: Some("orders".to_owned()),
+        output_type: Some(OutputType::Table as i32),
+        source_code_location: place.clone(),
+        details: Some(define_output::Details::TableDetails(TableDetails {
+            table_properties: [("a".to_owned(), "b".to_owned())].into(),
+            schema: Some(table_details::Schema::SchemaString("id INT, name STRING NOT NULL".to_owned())),
+            ..TableDetails::default()
+        })),
+        ..DefineOutput::default()
+    };
+    let flow = |details| {
+        pipeline(pipeline_command::CommandType::DefineFlow(DefineFlow {
+            dataflow_graph_id: graph.clone(),
+            flow_name: Some("f".to_owned()),
+            target_dataset_name: Some("orders".to_owned()),
+            source_code_location: place.clone(),
+            details: Some(details),
+            ..DefineFlow::default()
+        }))
+    };
+    let cdc = AutoCdcFlowDetails {
+        source: Some("x".to_owned()),
+        keys: vec![attribute("id", None)],
+        sequence_by: Some(attribute("at", None)),
+        stored_as_scd_type: 2,
+        track_history_column_list: vec![attribute("name", None)],
+        ..AutoCdcFlowDetails::default()
+    };
+    let sql = Sql { query: "SELECT 1 AS a".to_owned(), ..Sql::default() };
+    let command = SqlCommand { input: relation(RelType::Sql(sql)), ..SqlCommand::default() };
+    let command = Command { command_type: Some(command::CommandType::SqlCommand(command)) };
+    let rows = relation(RelType::LocalRelation(sent_rows()));
+    let root = |root| Plan { op_type: Some(plan::OpType::Root(root)) }.encode_to_vec();
+    let show = ShowString { input: rows.clone(), num_rows: 2, truncate: 20, vertical: false };
+    let mut plans = vec![
+        pipeline(pipeline_command::CommandType::DefineOutput(output)),
+        flow(define_flow::Details::RelationFlowDetails(WriteRelationFlowDetails {
+            relation: Some(requests().remove(1)),
+        })),
+        flow(define_flow::Details::AutoCdcFlowDetails(cdc)),
+        pipeline(pipeline_command::CommandType::DefineSqlGraphElements(DefineSqlGraphElements {
+            dataflow_graph_id: graph,
+            sql_file_path: Some("a.sql".to_owned()),
+            sql_text: Some("CREATE STREAMING TABLE t AS SELECT * FROM STREAM x".to_owned()),
+        })),
+        Plan { op_type: Some(plan::OpType::Command(command)) }.encode_to_vec(),
+        root(relation(RelType::ShowString(show))),
+        root(rows),
+    ];
+    for plan in &plans {
+        let answers = executed(&sessions, plan.clone());
+        assert!(answers.last().is_some_and(Result::is_ok), "{answers:?}");
+    }
+    let mut numbers = Numbers(13);
+    let (mut answered, mut refused) = (0, 0);
+    plans.extend(requests().into_iter().map(root));
+    for plan in plans {
+        let request = ExecutePlanRequest { session_id: "s".to_owned(), plan, ..ExecutePlanRequest::default() };
+        let request = request.encode_to_vec();
+        for _ in 0..120 {
+            let Ok(ExecutePlanRequest { plan, .. }) =
+                ExecutePlanRequest::decode(damaged(&request, &mut numbers).as_slice())
+            else {
+                refused += 1;
+                continue;
+            };
+            match executed(&sessions, plan).pop() {
+                Some(Err(status)) => {
+                    assert_ne!(status.code(), tonic::Code::Internal, "{status:?}");
+                    refused += 1;
+                }
+                _ => answered += 1,
+            }
+        }
+    }
+    assert!(answered > 100 && refused > 300, "{answered} answered, {refused} refused");
 }

@@ -51,6 +51,7 @@ pub(super) fn ddl(data_type: &DataType) -> Result<String> {
         Kind::Udt(_) => return Err(refused("of a user")),
         Kind::Geometry(_) | Kind::Geography(_) => return Err(refused("of geography")),
         Kind::Time(_) => return Err(refused("TIME")),
+        Kind::TimestampNtzNanos(_) | Kind::TimestampLtzNanos(_) => return Err(refused("TIMESTAMP with nanoseconds")),
     })
 }
 

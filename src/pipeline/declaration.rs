@@ -102,6 +102,8 @@ pub(crate) struct WrittenRelation {
 pub(crate) enum WrittenSource {
     Table(WrittenName),
     Files(ReadFiles),
+    /// A Delta table by its location.
+    Delta(String),
 }
 
 /// [`AutoCdc`] without its source.

@@ -277,6 +277,11 @@ impl Resolver<'_> {
         let mut source = match source {
             WrittenSource::Files(files) => RelationSource::Files(files),
             WrittenSource::Table(name) => self.table(&name, defaults)?,
+            WrittenSource::Delta(location) => {
+                let table = location.trim_end_matches('/').rsplit('/').next().unwrap_or(&location).to_owned();
+                let name = TableName { catalog: defaults.catalog.clone(), schema: defaults.schema.clone(), table };
+                RelationSource::External { name, location: Some(location), read: ReadTable::current() }
+            }
         };
         match (&mut source, options.first()) {
             (RelationSource::External { read, .. }, _) if stream => match ReadTable::of_stream(&options) {

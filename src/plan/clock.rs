@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DataFusionError, Result, internal_err};
+use datafusion::common::{Column, DataFusionError, Result, ScalarValue, internal_err};
 use datafusion::functions::datetime;
 use datafusion::logical_expr::{
     Cast, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use super::functions::Zone;
 use super::schema::wall_type;
 use super::spark::cast_of;
 
@@ -27,6 +28,8 @@ pub(super) enum Reading {
 struct Clock {
     name: &'static str,
     reading: Reading,
+    /// What a question reads: its own beginning, and the zone of its session.
+    shown: Option<(i64, Zone)>,
     signature: Signature,
 }
 
@@ -48,11 +51,22 @@ impl ScalarUDFImpl for Clock {
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        internal_err!("the clock was not bound to an epoch")
+        let Some((micros, zone)) = &self.shown else { return internal_err!("the clock was not bound to an epoch") };
+        let shown = match self.reading {
+            Reading::Timestamp => ScalarValue::TimestampMicrosecond(Some(*micros), Some("UTC".into())),
+            Reading::Date => ScalarValue::Date32(i32::try_from(zone.local(*micros).div_euclid(DAY)).ok()),
+            Reading::Local => ScalarValue::TimestampMicrosecond(Some(zone.local(*micros)), None),
+        };
+        Ok(ColumnarValue::Scalar(shown))
     }
 }
 
-pub(super) fn clock_functions() -> Vec<ScalarUDF> {
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
+
+/// The functions that read the clock: as markers for flows, or as they read it now, in a zone, for a question.
+pub(super) fn clock_functions(question: Option<&Zone>) -> Vec<ScalarUDF> {
+    let shown = question.map(|zone| (chrono::Utc::now().timestamp_micros(), zone.clone()));
     [
         ("now", Reading::Timestamp),
         ("current_timestamp", Reading::Timestamp),
@@ -63,7 +77,8 @@ pub(super) fn clock_functions() -> Vec<ScalarUDF> {
     ]
     .into_iter()
     .map(|(name, reading)| {
-        ScalarUDF::new_from_impl(Clock { name, reading, signature: Signature::nullary(Volatility::Volatile) })
+        let signature = Signature::nullary(Volatility::Volatile);
+        ScalarUDF::new_from_impl(Clock { name, reading, shown: shown.clone(), signature })
     })
     .collect()
 }

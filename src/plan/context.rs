@@ -44,7 +44,7 @@ pub(super) fn config() -> SessionConfig {
 }
 
 /// A session for planning the queries of pipelines. `clock` replaces `current_timestamp()` and its kin by markers that
-/// the planner turns into the wall of the row's epoch; without it they read the machine's clock, as ad-hoc queries do.
+/// the planner turns into the wall of the row's epoch; without it they show when the session was made, as questions want it.
 ///
 /// The optimizer rules are listed, so that a plan, and with it a fingerprint, changes only when this list does.
 pub fn session(clock: bool, settings: &Settings) -> Result<SessionContext> {
@@ -74,10 +74,8 @@ pub fn session(clock: bool, settings: &Settings) -> Result<SessionContext> {
     for function in functions::higher_order(settings) {
         state.register_higher_order_function(function).map_err(failed)?;
     }
-    if clock {
-        for function in clock_functions() {
-            state.register_udf(Arc::new(function)).map_err(failed)?;
-        }
+    for function in clock_functions((!clock).then_some(&settings.zone)) {
+        state.register_udf(Arc::new(function)).map_err(failed)?;
     }
     Ok(SessionContext::new_with_state(state))
 }

@@ -147,7 +147,9 @@ impl Lowering<'_> {
                 let schema = if wall { with_wall(&schema) } else { Arc::new(schema) };
                 Ok(map(input, Step::Unnest { column, schema }))
             }
-            LogicalPlan::Distinct(_) => Err(self.unsupported("DISTINCT ON")),
+            LogicalPlan::Distinct(_) => Err(self
+                .unsupported("DISTINCT ON, dropDuplicates of some columns,")
+                .help("an AUTO CDC flow keeps one row for each key; whole rows can be distinct")),
             LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => {
                 Err(self.unsupported("a query that reads nothing"))
             }

@@ -184,6 +184,25 @@ pub(super) fn plan_expr(
     Ok((expr, columns, data_type))
 }
 
+/// Spark's functions over several rows that are not here.
+#[rustfmt::skip]
+const AGGREGATES: [(&[&str], &str); 2] = [
+    (&["window", "session_window", "window_time"], "a window of time"),
+    (
+        &[
+            "any_value", "approx_count_distinct", "approx_percentile", "array_agg", "bit_and", "bit_or", "bit_xor",
+            "bitmap_construct_agg", "bitmap_or_agg", "collect_list", "collect_set", "corr", "count_min_sketch",
+            "covar_pop", "covar_samp", "first", "first_value", "grouping", "grouping_id", "histogram_numeric",
+            "hll_sketch_agg", "hll_union_agg", "kurtosis", "last", "last_value", "listagg", "max_by", "median", "min_by",
+            "mode", "percentile", "percentile_approx", "percentile_cont", "percentile_disc", "product", "regr_avgx",
+            "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy",
+            "schema_of_json_agg", "skewness", "some", "std", "stddev", "stddev_pop", "stddev_samp", "string_agg",
+            "sum_distinct", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
+        ],
+        "an aggregate",
+    ),
+];
+
 /// Spark's functions whose values follow from no input.
 const VOLATILE: [&str; 9] = [
     "uuid",
@@ -260,6 +279,12 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             if GENERATORS.contains(&name) {
                 let message = format!("{name} stands by itself in a select list, behind LATERAL VIEW or in FROM");
                 return Error::user("UNSUPPORTED_GENERATOR", message).at(&place);
+            }
+            if let Some(what) = AGGREGATES.iter().find_map(|(names, what)| names.contains(&name).then_some(what)) {
+                let message = format!("{name} is {what}, which is not supported yet");
+                return Error::user("NOT_SUPPORTED", message)
+                    .help("docs/functions.md has what rows can be aggregated by")
+                    .at(&place);
             }
             if VOLATILE.contains(&name) {
                 let message = format!("{name} gives another value each time, so that a table could never be rebuilt");

@@ -12,6 +12,7 @@ mod dataset;
 mod depth;
 mod dialect;
 mod interpolate;
+mod json_schema;
 mod read_files;
 mod refused;
 mod relation;
@@ -27,6 +28,7 @@ mod types;
 
 pub use dialect::PipelineDialect;
 pub(crate) use dialect::UNSIGNED_SHIFT;
+pub(crate) use json_schema::{schema_of_json, type_of_json};
 pub(crate) use refused::GENERATORS;
 pub(crate) use shape::{name_defaults, query_of, select_all};
 pub use types::parse_schema;

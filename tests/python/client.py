@@ -1,7 +1,9 @@
 """An unmodified client against `silverflow serve`: a catalogue of what it can say, the pipelines command line, and the
 example in Python against the one in SQL.
 
-    python client.py SCRATCH
+    python client.py SCRATCH [brief]
+
+A brief check leaves out what does not depend on the release of the client.
 """
 
 import datetime
@@ -46,6 +48,14 @@ def plain(value):
     return value
 
 
+def raised(call):
+    """The exception of a call: its class, its state in SQL, its parameters."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001
+        return type(error).__name__, error.getSqlState(), error.getMessageParameters()
+
+
 def catalogue(remote):
     """Runs every snippet; gives those that answer otherwise."""
     from pyspark.sql import Row, SparkSession, Window, types
@@ -69,7 +79,8 @@ def catalogue(remote):
         "timezone": datetime.timezone,
         "moment": moment,
         "FILE": __file__,
-        **{name: getattr(types, name) for name in ("StructType", "StructField", "LongType", "StringType")},
+        "raised": raised,
+        **{name: getattr(types, name) for name in ("StructType", "StructField", "LongType", "StringType", "ArrayType", "MapType")},
     }
     wrong = []
     for snippet, expected in CASES:
@@ -139,13 +150,28 @@ def named():
 """
 
 
+# What the protocol has a field for since 4.3.
+HISTORY = """
+dp.create_streaming_table("history")
+dp.create_auto_cdc_flow(target="history", source="upper", keys=["id"], sequence_by="seq", except_column_list=["op"],
+                        stored_as_scd_type=2, track_history_column_list=["name"], name="versions")
+"""
+
+
+def has_history():
+    """Whether the client's own AUTO CDC keeps versions."""
+    from pyspark.sql.connect import proto
+
+    return "SCD_TYPE_2" in proto.PipelineCommand.DefineFlow.SCDType.keys()
+
+
 def native(folder):
     """A project as the client's own command line knows it, with nothing of ours."""
     (folder / "transformations").mkdir(parents=True)
     (folder / "landing").mkdir()
     spec = folder / "spark-pipeline.yml"
     spec.write_text("name: native\nstorage: lake\nlibraries: [{glob: {include: transformations/**}}]\n")
-    (folder / "transformations" / "people.py").write_text(NATIVE)
+    (folder / "transformations" / "people.py").write_text(NATIVE + HISTORY * has_history())
     events = [
         {"id": 1, "name": "ann", "op": "U", "seq": 1},
         {"id": 2, "name": "bob", "op": "U", "seq": 1},
@@ -155,6 +181,45 @@ def native(folder):
     ]
     (folder / "landing" / "a.json").write_text("".join(json.dumps(event) + "\n" for event in events))
     return spec
+
+
+OUTSIDE = """
+import dlt
+
+@dlt.table
+def streamed():
+    return spark.readStream.format("delta").load("{lake}/names").select("name")
+
+@dlt.materialized_view
+def current():
+    return spark.read.format("delta").load("{lake}/people").select("id", "name")
+
+@dlt.materialized_view
+def both():
+    return spark.read.format("json").schema("id INT").load(["landing/a", "landing/b"])
+"""
+
+
+def outside(folder, lake):
+    """Delta tables by their paths, and several paths at once; gives what is in the tables otherwise than expected."""
+    for name in ("transformations", "landing/a", "landing/b"):
+        (folder / name).mkdir(parents=True)
+    spec = folder / "spark-pipeline.yml"
+    spec.write_text("name: outside\nstorage: lake\nlibraries: [{glob: {include: transformations/**}}]\n")
+    (folder / "transformations" / "tables.py").write_text(OUTSIDE.format(lake=lake))
+    for number, name in enumerate("ab"):
+        (folder / "landing" / name / "rows.json").write_text(json.dumps({"id": number}) + "\n")
+    silverflow("run", "--spec", spec)
+    failed = []
+    for table, expected in (
+        ("streamed", ['{"name":"ANN"}', '{"name":"BOB"}', '{"name":"EVE"}', '{"name":"OLD"}']),
+        ("current", ['{"id":1,"name":"EVE"}']),
+        ("both", ['{"id":0}', '{"id":1}']),
+    ):
+        found = silverflow("query", "--spec", spec, f"SELECT * FROM {table}", "--format", "json").split()
+        if sorted(found) != expected:
+            failed.append(f"{table} of tables outside: {found}")
+    return failed
 
 
 def by_cli(remote, spec):
@@ -197,18 +262,18 @@ def asked(remote, spec):
     return failed
 
 
-def main():
-    scratch = pathlib.Path(sys.argv[1]).resolve()
-    scratch.mkdir(parents=True, exist_ok=True)
-    os.environ["SILVERFLOW_PYTHON"] = sys.executable
-    os.environ.pop("SPARK_REMOTE", None)
+def versions(spec):
+    """The versions that the client's own AUTO CDC keeps; gives what is otherwise than expected."""
+    ask = "SELECT id, name, __START_AT AS a, __END_AT AS b FROM history ORDER BY id, a"
+    found = silverflow("query", "--spec", spec, ask, "--format", "json").splitlines()
+    expected = [(1, "ANN", 1, 2), (1, "OLD", 2, 3), (1, "EVE", 3, None), (2, "BOB", 1, 2), (2, None, 2, None)]
+    found = [tuple(json.loads(row).values()) for row in found]
+    return [] if found == expected else [f"versions of the client's own AUTO CDC: {found}"]
+
+
+def example(scratch):
+    """The example in Python and by the client's command line; gives what differs from the one in SQL."""
     failed = []
-
-    with Server() as server:
-        wrong = catalogue(server.remote)
-        print(f"catalogue: {len(CASES)} snippets, {len(wrong)} wrong")
-        failed += wrong
-
     expected_spec = project(scratch, "step_right", "step_right")
     silverflow("run", "--spec", expected_spec)
     expected = contents(expected_spec)
@@ -227,12 +292,32 @@ def main():
         failed += by_cli(server.remote, sql)
     different = differences(expected, contents(sql))
     print(f"the client's command line, in SQL: tables that differ: {different}")
-    failed += different
+    return failed + different
+
+
+def main():
+    scratch = pathlib.Path(sys.argv[1]).resolve()
+    brief = sys.argv[2:] == ["brief"]
+    scratch.mkdir(parents=True, exist_ok=True)
+    os.environ["SILVERFLOW_PYTHON"] = sys.executable
+    os.environ.pop("SPARK_REMOTE", None)
+    failed = []
+
+    with Server() as server:
+        wrong = catalogue(server.remote)
+        print(f"catalogue: {len(CASES)} snippets, {len(wrong)} wrong")
+        failed += wrong
+
+    if not brief:
+        failed += example(scratch)
 
     with Server() as server:
         spec = native(scratch / "native")
         failed += by_cli(server.remote, spec)
         failed += asked(server.remote, spec)
+    if has_history():
+        failed += versions(spec)
+    failed += outside(scratch / "outside", scratch / "native" / "lake" / "main" / "default")
 
     print("\n".join(failed))
     sys.exit(1 if failed else 0)

@@ -140,6 +140,27 @@ def t():
 def t():
     return dlt.read_stream("x")
 """, 2, ["PIPELINE_DUPLICATE_IDENTIFIERS", "transformations/d.py:5"]),
+    ("utilities that are not there", "key = dbutils.secrets.get('scope', 'key')\n", 2,
+        ["NotImplementedError: dbutils.secrets.get is not supported", "os.environ", "transformations/d.py:8"]),
+    ("a session of the file's own", """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("mine").getOrCreate()
+own = SparkSession.builder.getOrCreate()
+
+@dlt.table
+def t():
+    return own.readStream.table("events").select("id")
+""", 0, ["t"]),
+    ("a mistake in an expression of text", """
+@dlt.table
+def t():
+    return (
+        dlt.read_stream("events")
+        .where(expr("id > 1"))
+        .select("id", expr("name ||").alias("n"))
+    )
+""", 2, ["PARSE_SYNTAX_ERROR", "transformations/d.py:14", 'expr("name ||")', "\n  name ||\n"]),
     ("changes of a session", "spark.conf.set('a', 'b')\n", 2, ["SESSION_MUTATION_IN_DECLARATIVE_PIPELINE"]),
     ("the client's own names", """
 from pyspark import pipelines as dp
@@ -183,6 +204,16 @@ def seen():
 dlt.create_streaming_table("checked")
 dlt.create_auto_cdc_flow(target="checked", source="seen", keys=["id"], sequence_by="seq_at")
 """, 0, ["VERDICT_COLUMN_IN_TARGET", "`tags` is filtered on", "EVERY_EVENT_IS_A_VERSION", "VERDICT_FILTER_AFTER_MERGE", "rows of `checked`", "SEQUENCE_LOOKS_LIKE_INGESTION", "`seq_at`, which reads a clock"]),
+    ("rows without those that are double in some columns", """
+@dlt.table
+def t():
+    return dlt.read_stream("events").dropDuplicates(["id"])
+""", 2, ["NOT_SUPPORTED", "dropDuplicates of some columns", "AUTO CDC", "transformations/d.py:9"]),
+    ("aggregates that are not there", """
+@dlt.materialized_view
+def t():
+    return dlt.read("events").groupBy("id").agg(F.collect_list("name").alias("names"))
+""", 2, ["NOT_SUPPORTED", "collect_list is an aggregate", "transformations/d.py:11"]),
     ("rows that Python made", """
 @dlt.table
 def t():

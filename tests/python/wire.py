@@ -82,6 +82,27 @@ def foreign(server):
         check("the server after all that", answer.pairs[0].value == "UTC", answer)
 
 
+def idle(server):
+    """Connections that begin and then ask for nothing do not keep others out."""
+    host, port = address(server).split(":")
+    held = []
+    for _ in range(300):
+        try:
+            held.append(socket.create_connection((host, int(port)), timeout=20))
+            held[-1].sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        except OSError:
+            pass
+    with grpc.insecure_channel(address(server)) as channel:
+        stub = base_pb2_grpc.SparkConnectServiceStub(channel)
+        try:
+            answer = stub.Config(config(str(uuid.uuid4())), timeout=60, wait_for_ready=True)
+            check("beside idle connections", answer.pairs[0].value == "UTC", answer)
+        except grpc.RpcError as error:
+            check("beside idle connections", False, error.code())
+    for one in held:
+        one.close()
+
+
 def varint(number):
     out = b""
     while number > 127:
@@ -180,6 +201,7 @@ def main():
     os.environ.pop("SPARK_REMOTE", None)
     with Server() as server:
         foreign(server)
+        idle(server)
         reattached(server)
         dying(server, scratch / "dying")
     tokens()

@@ -298,10 +298,27 @@ pub(in crate::plan) fn schema_of(text: &str) -> Option<String> {
     parse(text).and_then(inferred).map(|found| spelled(&found))
 }
 
+/// A type in which every value may be absent, since text may lack it whatever a schema says.
+fn absent(t: &DataType) -> DataType {
+    let inner = |field: &Arc<Field>| Arc::new(Field::new(field.name(), absent(field.data_type()), true));
+    match t {
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        DataType::List(item) => DataType::List(inner(item)),
+        other => other.clone(),
+    }
+}
+
 fn from_type(asked: &Asked<'_>) -> Result<Typed> {
     let Some(ScalarValue::Utf8(Some(schema))) = asked.literal(1) else {
         return plan_err!("the schema of from_json is a literal such as 'a INT, b STRING'");
     };
+    // Python says types in JSON.
+    let written = match crate::sql::type_of_json(schema) {
+        None => schema.clone(),
+        Some(Ok(written)) => written,
+        Some(Err(error)) => return plan_err!("the schema of from_json: {}", error.message()),
+    };
+    let schema = written.as_str();
     let result = match crate::sql::parse_schema(schema) {
         Ok(found) => DataType::Struct(found.fields().clone()),
         Err(columns) => match ddl(schema) {
@@ -311,7 +328,7 @@ fn from_type(asked: &Asked<'_>) -> Result<Typed> {
     };
     let mut arguments = vec![DataType::Utf8, DataType::Utf8];
     arguments.extend(asked.types.get(2).cloned());
-    Ok(Typed { arguments, result })
+    Ok(Typed { arguments, result: absent(&result) })
 }
 
 fn options(call: &Call<'_>, argument: usize) -> Result<Options> {

@@ -29,6 +29,7 @@ fn rewritten(text: &str) -> String {
 fn shown(relation: &WrittenRelation) -> String {
     let source = match &relation.source {
         WrittenSource::Table(name) => format!("{}{name}", if name.live { "live " } else { "" }),
+        WrittenSource::Delta(location) => location.clone(),
         WrittenSource::Files(files) => {
             let schema = files.schema.as_ref().map_or(0, |schema| schema.fields().len());
             format!("{} {:?} {schema}", files.path, files.options)
