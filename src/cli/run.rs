@@ -167,8 +167,14 @@ impl Run {
     /// Serves another process.
     fn serve(&self, member: Arc<Member>, stop: Stop) -> Result<()> {
         let loaded = self.project.load()?;
-        let workers = usize::from(self.workers);
-        let options = RunOptions { workers, member: Some(member), stop, ..RunOptions::default() };
+        let options = RunOptions {
+            workers: usize::from(self.workers),
+            memory: self.memory,
+            scratch: self.scratch.clone(),
+            member: Some(member),
+            stop,
+            ..RunOptions::default()
+        };
         runtime::join(&loaded.pipeline, &options)
     }
 

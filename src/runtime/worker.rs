@@ -19,7 +19,7 @@ use timely::logging::{TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
 use super::RunOptions;
-use crate::cluster::{PEER_LOST, Pulse};
+use crate::cluster::{PEER_LOST, Pulse, turn};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, Tally, build};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -338,11 +338,9 @@ impl Shared {
         let mut ended: VecDeque<Epoch> = VecDeque::new();
         let mut current: Epoch = 0;
         let mut entered: Option<Epoch> = None;
-        let turns = self.pulse.as_ref().map(Pulse::thread);
+        let _watched = self.pulse.as_ref().map(Pulse::watch);
         while !self.stop.load(Ordering::Relaxed) {
-            if let Some(turns) = &turns {
-                turns.take();
-            }
+            turn();
             let mut idle = true;
             match mailbox.try_recv() {
                 Ok(ToWorker::Rows(inlet, batch)) => {
