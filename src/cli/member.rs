@@ -221,8 +221,11 @@ impl Cluster {
             .help(format!("give all of them the same: --secret-file, or {SECRET} in the environment")));
         }
         if secret.is_short() && !hosts.are_loopback() {
-            let message = format!("a secret of fewer than {LEAST} bytes can be guessed, and the hosts are not all this one");
-            return Err(Error::user("SECRET_SHORT", message).help("take a random one, such as `openssl rand -hex 32` gives"));
+            let message =
+                format!("a secret of fewer than {LEAST} bytes can be guessed, and the hosts are not all this one");
+            return Err(
+                Error::user("SECRET_SHORT", message).help("take a random one, such as `openssl rand -hex 32` gives")
+            );
         }
         Ok(secret)
     }

@@ -27,6 +27,7 @@ use super::codec::{Codec, normalise, varies};
 use super::eval::evaluate_rows;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
+use super::load::Lane;
 use super::rules::{bad_row, internal};
 use super::states::Alarm;
 use crate::error::{Error, Result};
@@ -39,11 +40,12 @@ type Update<D> = (D, Epoch, Diff);
 /// Changes, by epoch.
 type ByEpoch<D> = BTreeMap<Epoch, Vec<(D, i64)>>;
 
-/// Encodes batches to keyed rows; a failing batch becomes a fault.
+/// Encodes batches to keyed rows; a failing batch becomes a fault. `key` is what they go to workers by, and is counted.
 pub fn encode<'s, D: ExchangeData>(
     builder: &mut Builder<'s>,
     input: Batches<'s>,
     name: &str,
+    (lane, key): (Lane, impl Fn(&D) -> Option<&Row> + 'static),
     mut rows: impl FnMut(&Batch) -> Result<Vec<Option<D>>, Box<RowFault>> + 'static,
 ) -> Rows<'s, D> {
     let (updates, faults, _, _) =
@@ -53,6 +55,7 @@ pub fn encode<'s, D: ExchangeData>(
             }
             match rows(&batch) {
                 Ok(items) => {
+                    lane.see(items.iter().flatten().filter_map(&key));
                     for (index, item) in items.into_iter().enumerate() {
                         if let Some(item) = item {
                             fan.first.push((item, batch.epoch, isize::try_from(batch.diff(index)).unwrap_or_default()));
@@ -150,7 +153,8 @@ pub fn distinct<'s>(
     let owner = label.to_owned();
     let unique = if schema.fields().iter().any(|f| varies(f.data_type())) {
         let (keys, values) = (codec(schema, label)?, codec(schema, label)?);
-        encode(builder, input, &rows_name, move |batch| {
+        let lane = builder.lanes.add(label, codec(schema, label)?);
+        encode(builder, input, &rows_name, (lane, |(key, _): &(Row, Row)| Some(key)), move |batch| {
             let wrong = broken(batch.epoch, &owner);
             let normal = normalise(batch.rows.columns()).map_err(&wrong)?;
             let keys = keys.encode(&normal).map_err(&wrong)?;
@@ -160,7 +164,8 @@ pub fn distinct<'s>(
         .dedup_with(&operator, builder.state(label, DedupState::new())?)
     } else {
         let values = codec(schema, label)?;
-        encode(builder, input, &rows_name, move |batch| {
+        let lane = builder.lanes.add(label, codec(schema, label)?);
+        encode(builder, input, &rows_name, (lane, |row: &Row| Some(row)), move |batch| {
             let values = values.encode(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
             Ok(values.into_iter().map(Some).collect())
         })
@@ -234,25 +239,39 @@ pub fn match_rows<'s>(
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.rows.schema(), label)?);
     let (exprs, owner) = (node.row_key.clone(), label.to_owned());
-    let rows = encode(builder, rows, &format!("{name}: rows"), move |batch| {
-        let wrong = broken(batch.epoch, &owner);
-        let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
-        let values = value_codec.encode(batch.rows.columns()).map_err(&wrong)?;
-        Ok(keys.into_iter().zip(values).map(Some).collect())
-    });
+    let lane = builder.lanes.add(label, new_codec()?);
+    let rows = encode(
+        builder,
+        rows,
+        &format!("{name}: rows"),
+        (lane, |row: &(Option<Row>, Row)| row.0.as_ref()),
+        move |batch| {
+            let wrong = broken(batch.epoch, &owner);
+            let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
+            let values = value_codec.encode(batch.rows.columns()).map_err(&wrong)?;
+            Ok(keys.into_iter().zip(values).map(Some).collect())
+        },
+    );
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.reference.schema(), label)?);
     let (exprs, owner) = (node.reference_key.clone(), label.to_owned());
-    let reference = encode(builder, reference, &format!("{name}: reference"), move |batch| {
-        let wrong = broken(batch.epoch, &owner);
-        let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
-        let values = if presence {
-            vec![Row::default(); keys.len()]
-        } else {
-            value_codec.encode(batch.rows.columns()).map_err(&wrong)?
-        };
-        Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
-    });
+    let lane = builder.lanes.add(label, new_codec()?);
+    let reference = encode(
+        builder,
+        reference,
+        &format!("{name}: reference"),
+        (lane, |row: &(Row, Row)| Some(&row.0)),
+        move |batch| {
+            let wrong = broken(batch.epoch, &owner);
+            let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
+            let values = if presence {
+                vec![Row::default(); keys.len()]
+            } else {
+                value_codec.encode(batch.rows.columns()).map_err(&wrong)?
+            };
+            Ok(keys.into_iter().zip(values).map(|(key, value)| key.map(|key| (key, value))).collect())
+        },
+    );
 
     let what = match (node.once, node.unique) {
         (true, _) => "lookup at arrival",

@@ -50,11 +50,16 @@ pub fn merge<'s>(
     let (mut changes, mut truncates, mut quarantine) = (Vec::new(), Vec::new(), Vec::new());
     for (flow, input) in cdc.flows.iter().zip(inputs) {
         let events = Events::new(cdc, flow, judge)?;
+        let keys = Codec::new(types_of(&cdc.layout, &cdc.keys));
+        let keys = keys.map_err(|e| Error::internal("the key of a merge").caused_by(e).dataset(&label))?;
+        let lane = builder.lanes.add(&label, keys);
         let (keyed, truncate, invalid, faults) = fan_out(
             input,
             &format!("flow {}: events", flow.name),
             move |batch, fan: &mut Fan<Keyed, Truncate, Batch, Box<RowFault>>| {
+                let before = fan.first.len();
                 events.read(&batch, fan);
+                lane.see(fan.first.iter().skip(before).map(|((key, _), _, _)| key));
             },
         );
         changes.push(keyed);

@@ -154,13 +154,20 @@ fn hosts_that_restart_go_on_when_a_lost_one_comes_back() {
         let more = ["--continuous", "--interval", "50ms", "--restart"];
         Going::start(&project, &strings(&[&arguments[..], &more].concat()), &[])
     };
-    let (mut lead, served) = (start("0"), start("1"));
+    // By their name, as on several machines.
+    let named = fs::read_to_string(project.path("hosts.txt")).unwrap().replace("127.0.0.1", "localhost");
+    fs::write(project.path("hosts.txt"), named).unwrap();
+    let (mut lead, mut served) = (start("0"), start("1"));
     lead.until_printed("complete");
-    let child = served.children()[&1];
-    signal(child, "KILL");
+    signal(served.children()[&1], "KILL");
     land(&project, &mut Dice::new(9), 30);
     wait_until("all files are read", || behind(&project));
     lead.until_printed("starting again");
+    // And the one that leads.
+    signal(lead.children()[&0], "KILL");
+    land(&project, &mut Dice::new(10), 31);
+    wait_until("all files are read", || behind(&project));
+    served.until_printed("process 0 (localhost:");
     lead.signal("TERM");
     lead.ends_with(0, &["is lost"]);
     served.ends_with(0, &[]);
