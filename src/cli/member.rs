@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
-use silverflow::cluster::{Expected, Hosts, Link, Listener, Member, PEER_LOST, Pulse, Purpose, Say, Secret, connect};
+use silverflow::cluster::{
+    Expected, Hosts, LEAST, Link, Listener, Member, PEER_LOST, Pulse, Purpose, Say, Secret, connect,
+};
 use silverflow::error::{Error, Fault, Result};
 use silverflow::runtime::{COMMUNICATION, Stop};
 
@@ -46,6 +48,9 @@ pub(super) struct Cluster {
     /// After how long without a sign of life another process counts as lost.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     peer_timeout: Duration,
+    /// After how long at one batch of rows a computing thread counts as hanging; its process then gives no signs of life.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    hang_timeout: Duration,
 }
 
 /// What a command is in a run.
@@ -92,10 +97,7 @@ pub(super) fn family(index: usize, children: usize) -> Expected {
 static FAMILY: OnceLock<Arc<Link>> = OnceLock::new();
 
 /// Whether the workers of this process get on.
-fn pulse() -> &'static Pulse {
-    static PULSE: OnceLock<Pulse> = OnceLock::new();
-    PULSE.get_or_init(Pulse::default)
-}
+static PULSE: OnceLock<Pulse> = OnceLock::new();
 
 /// Whether this process was started by a command, which hears how it ends.
 pub(super) fn is_child() -> bool {
@@ -196,9 +198,13 @@ impl Cluster {
             secret,
             start_timeout: self.start_timeout,
             peer_timeout: self.peer_timeout,
-            pulse: pulse().clone(),
+            pulse: self.pulse().clone(),
             say,
         }))
+    }
+
+    fn pulse(&self) -> &'static Pulse {
+        PULSE.get_or_init(|| Pulse::new(self.hang_timeout))
     }
 
     fn secret(&self, hosts: &Hosts) -> Result<Secret> {
@@ -213,6 +219,13 @@ impl Cluster {
                 "the hosts are not all this one, and there is no secret by which processes recognise each other",
             )
             .help(format!("give all of them the same: --secret-file, or {SECRET} in the environment")));
+        }
+        if secret.is_short() && !hosts.are_loopback() {
+            let message =
+                format!("a secret of fewer than {LEAST} bytes can be guessed, and the hosts are not all this one");
+            return Err(
+                Error::user("SECRET_SHORT", message).help("take a random one, such as `openssl rand -hex 32` gives")
+            );
         }
         Ok(secret)
     }
@@ -238,7 +251,7 @@ impl Cluster {
         };
         // Nobody would notice what happens to it: what it has begun, the next run finishes.
         let lost = |_| std::process::exit(i32::from(Fault::External.exit_code()));
-        let link = Link::start(stream, (self.peer_timeout, pulse()), hear, lost)?;
+        let link = Link::start(stream, (self.peer_timeout, self.pulse()), hear, lost)?;
         let _ = FAMILY.set(link);
         Ok(said)
     }

@@ -72,6 +72,9 @@ pub(super) struct Run {
     /// Report as one JSON object; with --continuous, as one an epoch.
     #[arg(long)]
     json: bool,
+    /// Also report how the work was spread over workers and processes; --json always does.
+    #[arg(long)]
+    figures: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -167,8 +170,14 @@ impl Run {
     /// Serves another process.
     fn serve(&self, member: Arc<Member>, stop: Stop) -> Result<()> {
         let loaded = self.project.load()?;
-        let workers = usize::from(self.workers);
-        let options = RunOptions { workers, member: Some(member), stop, ..RunOptions::default() };
+        let options = RunOptions {
+            workers: usize::from(self.workers),
+            memory: self.memory,
+            scratch: self.scratch.clone(),
+            member: Some(member),
+            stop,
+            ..RunOptions::default()
+        };
         runtime::join(&loaded.pipeline, &options)
     }
 
@@ -214,7 +223,8 @@ impl Run {
                 .map_err(|e| Error::internal("the report has no JSON form").caused_by(e))?;
             return print(&format!("{text}\n"));
         }
-        print(&render(&report))
+        let figures = if self.figures { spread(&report) } else { String::new() };
+        print(&(render(&report) + &figures))
     }
 }
 
@@ -338,6 +348,48 @@ fn not_read(out: &mut String, report: &RunReport) {
             let _ = writeln!(out, "  flow {flow}: files still being written, left for the next run {files}");
         }
     }
+}
+
+/// How the work was spread, as a table a worker and one a process.
+fn spread(report: &RunReport) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "\nworker  process     rows in  keyed rows  busy seconds  most waiting");
+    for worker in &report.workers {
+        let _ = writeln!(
+            out,
+            "{:6}  {:7}  {:10}  {:10}  {:12.3}  {:12}",
+            worker.worker,
+            worker.process,
+            worker.rows_in,
+            worker.rows,
+            worker.busy_micros as f64 / 1e6,
+            worker.most_waiting
+        );
+    }
+    if let Some(skew) = report.skew {
+        let _ = writeln!(out, "the busiest worker has {skew:.2} times its part of the keyed rows");
+    }
+    let _ = writeln!(out, "\nprocess  bytes sent  bytes received  bytes in files");
+    for process in &report.processes {
+        let _ = writeln!(
+            out,
+            "{:7}  {:10}  {:14}  {:14}",
+            process.process, process.sent_bytes, process.received_bytes, process.spilled_bytes
+        );
+    }
+    let sent: u64 = report.processes.iter().map(|process| process.sent_bytes).sum();
+    let rows: u64 = report.workers.iter().map(|worker| worker.rows).sum();
+    if sent > 0 && rows > 0 {
+        let _ = writeln!(out, "{:.1} bytes exchanged a keyed row", sent as f64 / rows as f64);
+    }
+    for key in &report.hot_keys {
+        let _ = writeln!(
+            out,
+            "hot key of {}: ({}) has {} of {} rows of worker {}",
+            key.table, key.key, key.rows, key.of, key.worker
+        );
+    }
+    out
 }
 
 fn render(report: &RunReport) -> String {

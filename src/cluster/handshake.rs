@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! initiator                                   acceptor
-//! "silverflow" version nonce claim   ──────>
-//!                                    <──────  "silverflow" version nonce proof
-//! proof                              ──────>
-//!                                    <──────  verdict
+//! "silverflow" version nonce         ──────>
+//!                                    <──────  "silverflow" version nonce
+//! proof claim                        ──────>
+//!                                    <──────  proof verdict
 //! ```
 //!
-//! A proof is an HMAC over both nonces and the claim. The acceptor looks at the claim only after the proof.
+//! A proof is an HMAC over both nonces and the claim, or the verdict. Whoever calls proves first: a caller without the
+//! secret gets nothing of it, not even something to try guesses on. The acceptor looks at the claim only after its proof,
+//! the initiator at the verdict only after that one's.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::{read_frame, write_frame};
 use super::hosts::resolve;
-use super::secret::{NONCE, nonce};
+use super::secret::{NONCE, PROOF, nonce};
 use super::{PEER_MISSING, PROTOCOL, Secret};
 use crate::error::{Error, Fault, Result};
 
@@ -210,33 +212,24 @@ pub(super) fn accept(stream: &TcpStream, expected: &Expected, secret: &Secret) -
             return Err(format!("its version of the protocol is {version}, here it is {PROTOCOL}"));
         }
     }
-    let theirs = read_frame(&mut line, STEP).map_err(words)?;
+    let mut theirs = [0; NONCE];
+    line.read_exact(&mut theirs).map_err(words)?;
     let own = nonce().map_err(|e| e.to_string())?;
-    let proof = secret.prove(ACCEPTOR, &[&theirs, &own]);
-    line.write_all(&preamble()).map_err(words)?;
-    write_frame(&mut line, &[&own, &proof]).map_err(words)?;
-    let proof = read_frame(&mut line, STEP).map_err(words)?;
-    let refuse = |line: &mut Until<'_>, refusal: Refusal| {
-        let message = refusal.message.clone();
-        let verdict: Result<(), Refusal> = Err(refusal);
-        if let Ok(verdict) = bincode::serialize(&verdict) {
-            // It hears why, if it still listens.
-            let _ = write_frame(line, &[&verdict]);
-        }
-        Err(message)
-    };
-    if !secret.verify(INITIATOR, &[&theirs, &own], &proof) {
-        let refusal = Refusal { code: "SECRET_DIFFERS".to_owned(), message: "it does not know the secret".to_owned() };
-        return refuse(&mut line, refusal);
+    line.write_all(&[&preamble(), &own[..]].concat()).map_err(words)?;
+    let frame = read_frame(&mut line, STEP).map_err(words)?;
+    let (proof, claimed) = frame.split_at_checked(PROOF).unwrap_or_default();
+    if !secret.verify(INITIATOR, &[&theirs, &own, claimed], proof) {
+        // It hears that nothing follows, and is told nothing that takes the secret to make.
+        let _ = write_frame(&mut line, &[]);
+        return Err("it does not know the secret".to_owned());
     }
-    let claim = theirs.get(NONCE..).and_then(|claim| bincode::deserialize::<Claim>(claim).ok());
-    let claim = claim.ok_or_else(|| "what it claims cannot be read".to_owned())?;
-    if let Err(refusal) = expected.judge(&claim) {
-        return refuse(&mut line, refusal);
-    }
-    let verdict: Result<(), Refusal> = Ok(());
-    let verdict = bincode::serialize(&verdict).map_err(|e| e.to_string())?;
-    write_frame(&mut line, &[&verdict]).map_err(words)?;
+    let claim: Claim = bincode::deserialize(claimed).map_err(|_| "what it claims cannot be read".to_owned())?;
+    let verdict = expected.judge(&claim);
+    let told = bincode::serialize(&verdict).map_err(|e| e.to_string())?;
+    let sent = write_frame(&mut line, &[&secret.prove(ACCEPTOR, &[&theirs, &own, &told]), &told]);
+    // It hears why it is refused, if it still listens.
+    verdict.map_err(|refusal| refusal.message)?;
+    sent.map_err(words)?;
     settle(stream).map_err(words)?;
     Ok(claim)
 }
@@ -265,9 +258,7 @@ fn attempt(address: &str, claim: &Claim, secret: &Secret, until: Instant) -> Res
     let mut line = Until { stream: &stream, moment: Instant::now() + DEADLINE };
     let claimed = bincode::serialize(claim).map_err(io::Error::other)?;
     let own = nonce().map_err(Failed::Refused)?;
-    let ours = [&own[..], &claimed].concat();
-    line.write_all(&preamble())?;
-    write_frame(&mut line, &[&ours])?;
+    line.write_all(&[&preamble(), &own[..]].concat())?;
     let refused = |fault: Fault, code: &'static str, message: String| {
         Failed::Refused(Error::new(fault, code, format!("{address}: {message}")))
     };
@@ -282,23 +273,23 @@ fn attempt(address: &str, claim: &Claim, secret: &Secret, until: Instant) -> Res
             return Err(refused(Fault::User, "PEER_NOT_SILVERFLOW", message));
         }
     }
+    let mut theirs = [0; NONCE];
+    line.read_exact(&mut theirs)?;
+    write_frame(&mut line, &[&secret.prove(INITIATOR, &[&own, &theirs, &claimed]), &claimed])?;
     let answer = read_frame(&mut line, STEP)?;
-    let (nonce, proof) = answer.split_at_checked(NONCE).unwrap_or_default();
-    write_frame(&mut line, &[&secret.prove(INITIATOR, &[&ours, nonce])])?;
-    if !secret.verify(ACCEPTOR, &[&ours, nonce], proof) {
+    let (proof, told) = answer.split_at_checked(PROOF).unwrap_or_default();
+    if !secret.verify(ACCEPTOR, &[&own, &theirs, told], proof) {
         return Err(refused(Fault::User, "SECRET_DIFFERS", "it has another secret".to_owned()));
     }
-    let verdict = read_frame(&mut line, STEP)?;
-    let verdict: Result<(), Refusal> = bincode::deserialize(&verdict).map_err(io::Error::other)?;
+    let verdict: Result<(), Refusal> = bincode::deserialize(told).map_err(io::Error::other)?;
     if let Err(Refusal { code, message }) = verdict {
-        const KNOWN: [&str; 7] = [
+        const KNOWN: [&str; 6] = [
             "RELEASE_DIFFERS",
             "PIPELINE_DIFFERS",
             "PROCESSES_DIFFER",
             "PROCESS_NOT_EXPECTED",
             "WORKERS_DIFFER",
             "DEFINITIONS_DIFFER",
-            "SECRET_DIFFERS",
         ];
         let code = KNOWN.into_iter().find(|known| *known == code).unwrap_or("PEER_REFUSES");
         return Err(refused(Fault::User, code, message));

@@ -1,8 +1,9 @@
 //! Where a process hears its peers. Each connection shakes hands on a thread of its own, so that none holds up another.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::hosts::resolve;
 use super::{Say, Secret};
 use crate::error::{Error, Result};
 
-/// Handshakes at the same time at most. Whoever comes then is closed at once, and tries again if it is a peer.
+/// Handshakes at the same time at most. If one more comes, the oldest one of the address that has most of them is closed;
+/// it tries again if it is a peer.
 const OPEN: usize = 64;
 
 /// A connection that is proven to be a peer's.
@@ -78,7 +80,7 @@ impl Listener {
             .listener
             .try_clone()
             .map_err(|e| Error::external("CANNOT_LISTEN", "a port cannot be shared").caused_by(e))?;
-        let door = Door { expected, secret, say, sender, open: AtomicUsize::new(0) };
+        let door = Door { expected, secret, say, sender, open: Mutex::default() };
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let door = Arc::new(door);
@@ -103,26 +105,52 @@ struct Door {
     secret: Secret,
     say: Say,
     sender: Sender<Arrival>,
-    open: AtomicUsize,
+    /// Handshakes, in the order in which they came.
+    open: Mutex<BTreeMap<u64, (SocketAddr, TcpStream)>>,
 }
 
 impl Door {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, (SocketAddr, TcpStream)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn answer(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        if self.open.fetch_add(1, Ordering::SeqCst) >= OPEN {
-            self.open.fetch_sub(1, Ordering::SeqCst);
-            return (self.say)(&format!("refused a connection from {from}: too many at once"));
-        }
+        let Ok(handle) = stream.try_clone() else { return };
+        let number = {
+            let mut open = self.open();
+            if open.len() >= OPEN
+                && let Some((_, (_, oldest))) = most(&open).and_then(|number| open.remove_entry(&number))
+            {
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
+            open.insert(number, (from, handle));
+            number
+        };
         let door = Arc::clone(self);
         std::thread::spawn(move || {
             let answer = accept(&stream, &door.expected, &door.secret);
-            door.open.fetch_sub(1, Ordering::SeqCst);
+            let gave_way = door.open().remove(&number).is_none();
             match answer {
                 // It is closed if nobody waits for peers any more.
-                Ok(claim) => _ = door.sender.try_send(Arrival { claim, stream }),
+                Ok(claim) if !gave_way => _ = door.sender.try_send(Arrival { claim, stream }),
+                Ok(_) => {}
+                Err(_) if gave_way => {
+                    (door.say)(&format!("refused a connection from {from}: it gave way to others, there are too many"));
+                }
                 Err(why) => (door.say)(&format!("refused a connection from {from}: {why}")),
             }
         });
     }
+}
+
+/// The oldest handshake of the address that has most of them.
+fn most(open: &BTreeMap<u64, (SocketAddr, TcpStream)>) -> Option<u64> {
+    let mut by_address: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+    for (number, (from, _)) in open {
+        by_address.entry(from.ip()).or_insert((0, *number)).0 += 1;
+    }
+    by_address.values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest))).map(|(_, oldest)| *oldest)
 }
 
 impl Drop for Listening {

@@ -22,11 +22,11 @@ pub use hosts::Hosts;
 pub use link::Link;
 pub use listener::{Arrival, Listener, Listening};
 pub use member::Member;
-pub use pulse::{Pulse, Turns};
-pub use secret::Secret;
+pub use pulse::{HANGS, Pulse, Watched, turn};
+pub use secret::{LEAST, Secret};
 
 /// Raised whenever anything that goes over a connection changes its form or meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Code of the error with which a run ends that has lost a process.
 pub const PEER_LOST: &str = "PEER_LOST";

@@ -1,43 +1,75 @@
 //! Whether the threads of a process get on: one that hangs keeps its process from giving signs of life, so that the others
 //! go on without it.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// A thread that takes no turn for so long hangs. Turns take milliseconds, seconds at worst.
-const HANGS: Duration = Duration::from_secs(120);
+/// A thread that takes no turn for so long hangs, unless said otherwise. A turn is a batch of rows at most: milliseconds, a
+/// second at worst.
+pub const HANGS: Duration = Duration::from_secs(30);
+
+thread_local! {
+    static OWN: RefCell<Option<Turns>> = const { RefCell::new(None) };
+}
 
 /// The threads of a process that have to take turns. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     begun: Instant,
+    limit: Duration,
     threads: Arc<Mutex<Vec<Weak<AtomicU64>>>>,
 }
 
 /// A thread that takes turns, until it is dropped.
 #[derive(Debug)]
-pub struct Turns {
+struct Turns {
     begun: Instant,
     last: Arc<AtomicU64>,
 }
 
 impl Default for Pulse {
     fn default() -> Pulse {
-        Pulse { begun: Instant::now(), threads: Arc::default() }
+        Pulse::new(HANGS)
     }
 }
 
 impl Turns {
-    /// Takes a turn.
-    pub fn take(&self) {
+    fn take(&self) {
         self.last.store(millis(self.begun.elapsed()), Ordering::Relaxed);
     }
 }
 
+/// Takes a turn on this thread, if it is one that [`Pulse::watch`]es. In the midst of long work this says that it gets on.
+pub fn turn() {
+    OWN.with_borrow(|own| own.iter().for_each(Turns::take));
+}
+
+/// A thread is watched until this is dropped.
+#[derive(Debug)]
+pub struct Watched(());
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        OWN.set(None);
+    }
+}
+
 impl Pulse {
+    /// With threads that hang when they have taken no turn for `limit`.
+    pub fn new(limit: Duration) -> Pulse {
+        Pulse { begun: Instant::now(), limit, threads: Arc::default() }
+    }
+
+    /// Watches this thread: it hangs if it does not take a [`turn`] in time.
+    pub fn watch(&self) -> Watched {
+        OWN.set(Some(self.thread()));
+        Watched(())
+    }
+
     /// Adds a thread, which has just taken a turn.
-    pub fn thread(&self) -> Turns {
+    fn thread(&self) -> Turns {
         let turns = Turns { begun: self.begun, last: Arc::default() };
         turns.take();
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&turns.last));
@@ -46,7 +78,7 @@ impl Pulse {
 
     /// Whether no thread hangs.
     pub fn is_there(&self) -> bool {
-        self.is_within(HANGS)
+        self.is_within(self.limit)
     }
 
     fn is_within(&self, limit: Duration) -> bool {
@@ -65,6 +97,28 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_in_the_midst_of_work_count_for_their_own_thread() {
+        let pulse = Pulse::new(Duration::from_millis(40));
+        turn();
+        let watched = pulse.watch();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(120) {
+            turn();
+            assert!(pulse.is_there());
+        }
+        // Another thread's turns are its own.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while pulse.is_there() {
+                    turn();
+                }
+            });
+        });
+        drop(watched);
+        assert!(pulse.is_there());
+    }
 
     #[test]
     fn one_thread_that_hangs_is_enough() {

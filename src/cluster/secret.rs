@@ -13,6 +13,9 @@ pub(super) const NONCE: usize = 32;
 /// Bytes of a proof.
 pub(super) const PROOF: usize = 32;
 
+/// Bytes of a secret that is not guessed.
+pub const LEAST: usize = 16;
+
 /// A shared secret. It is shown nowhere.
 #[derive(Clone, Default)]
 pub struct Secret(Vec<u8>);
@@ -56,6 +59,11 @@ impl Secret {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether it has fewer than [`LEAST`] bytes: someone who listens to a proof could guess it.
+    pub fn is_short(&self) -> bool {
+        self.0.len() < LEAST
     }
 
     /// As text that [`from_hex`](Self::from_hex) reads.
@@ -118,6 +126,12 @@ mod tests {
         assert!(!Secret::new("two").verify("a", &[b"12", b"3"], &proof));
         assert!(!Secret::default().verify("a", &[b"12", b"3"], &proof));
         assert!(!secret.verify("a", &[b"12", b"3"], &proof[..31]));
+    }
+
+    #[test]
+    fn secrets_that_can_be_guessed_are_short() {
+        assert!(Secret::new("fifteen letters").is_short() && Secret::default().is_short());
+        assert!(!Secret::new("sixteen letters!").is_short() && !Secret::random().unwrap().is_short());
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::eval::run_steps;
 use super::fan::{Fan, fan_out};
 use super::fault::RowFault;
 use super::keyed::{distinct, match_rows};
+use super::load::Lanes;
 use super::merge::{Merged, merge};
 use super::metrics::Tally;
 use super::rules::{Judge, bad_row, internal};
@@ -103,6 +104,8 @@ pub struct Dataflow {
     pub states: Vec<Registered>,
     /// Where it hears what the clock shows.
     pub clock: ClockInlet,
+    /// The ways of rows to the workers that their keys belong to.
+    pub lanes: Lanes,
 }
 
 impl Dataflow {
@@ -124,6 +127,8 @@ pub struct Builder<'s> {
     pub clock: ClockSource<'s>,
     /// Epochs up to this one were seen by an earlier run.
     pub hydrated: Epoch,
+    /// The ways of rows into keyed operators so far.
+    pub lanes: Lanes,
 }
 
 struct Edge<'s> {
@@ -191,8 +196,14 @@ pub fn build<'s>(
     outbox: &(impl Fn(Outcome) + Clone + 'static),
 ) -> Result<Dataflow> {
     let states = States::new(start.state.clone(), start.shelf.clone(), scope.index(), scope.peers());
-    let mut builder =
-        Builder { scope, faults: Vec::new(), states, clock: ClockSource::new(scope), hydrated: start.hydrated };
+    let mut builder = Builder {
+        scope,
+        faults: Vec::new(),
+        states,
+        clock: ClockSource::new(scope),
+        hydrated: start.hydrated,
+        lanes: Lanes::new(scope.peers()),
+    };
     let mut inlets: BTreeMap<Inlet, Handle> = BTreeMap::new();
     let mut edges: BTreeMap<Input, Edge<'s>> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -291,7 +302,8 @@ pub fn build<'s>(
     closed.push(commit(empty::<_, Vec<Batch>>(scope), faults, "faults", move |epoch, _, faults| {
         outbox(Outcome::Faults { epoch, faults });
     }));
-    Ok(Dataflow { inlets, closed, states: builder.states.finish()?, clock: builder.clock.finish() })
+    let (states, clock) = (builder.states.finish()?, builder.clock.finish());
+    Ok(Dataflow { inlets, closed, states, clock, lanes: builder.lanes })
 }
 
 fn open<'s>(scope: Scope<'s, Epoch>, inlets: &mut BTreeMap<Inlet, Handle>, inlet: Inlet) -> Batches<'s> {

@@ -8,6 +8,7 @@ use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 
 use super::batch::{Batch, Batches};
+use crate::cluster::turn;
 
 /// What one batch becomes.
 pub struct Fan<A, B, C, D> {
@@ -60,6 +61,7 @@ where
             let mut handle_d = out_d.activate();
             input.for_each_stamp(|cap, data| {
                 for batch in data.flat_map(|d| d.drain(..)) {
+                    turn();
                     logic(batch, &mut fan);
                 }
                 if !fan.first.is_empty() {

@@ -152,7 +152,7 @@ pub fn distinct<'s>(
     let owner = label.to_owned();
     let unique = if schema.fields().iter().any(|f| varies(f.data_type())) {
         let (keys, values) = (codec(schema, label)?, codec(schema, label)?);
-        let mut pack = Pack::new(builder.scope.peers());
+        let mut pack = Pack::new(builder.lanes.add(label, codec(schema, label)?));
         encode(builder, input, &rows_name, move |batch| {
             let wrong = broken(batch.epoch, &owner);
             let normal = normalise(batch.rows.columns()).map_err(&wrong)?;
@@ -166,7 +166,7 @@ pub fn distinct<'s>(
         .dedup_with(&operator, builder.state(label, DedupState::new())?)
     } else {
         let values = codec(schema, label)?;
-        let mut pack = Pack::new(builder.scope.peers());
+        let mut pack = Pack::new(builder.lanes.add(label, codec(schema, label)?));
         encode(builder, input, &rows_name, move |batch| {
             let values = values.encode_all(batch.rows.columns()).map_err(broken(batch.epoch, &owner))?;
             values.iter().for_each(|value| pack.push(value.data(), |_| {}));
@@ -214,11 +214,16 @@ fn pairs(
     values: Option<&Encoded>,
 ) -> impl Iterator<Item = (Option<Row>, Row)> {
     let mut values = values.into_iter().flat_map(Encoded::iter);
-    for key in keys.iter() {
-        let value = values.next();
-        pack.push(key.data(), |out| out.extend_from_slice(value.as_ref().map_or(&[], |value| value.data())));
-    }
     let matches = move |index| matches.as_ref().is_none_or(|nulls| nulls.is_valid(index));
+    for (index, key) in keys.iter().enumerate() {
+        let value = values.next();
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(value.as_ref().map_or(&[], |value| value.data()));
+        if matches(index) {
+            pack.push(key.data(), put);
+        } else {
+            pack.push_keyless(put);
+        }
+    }
     pack.take().enumerate().map(move |(index, (key, value))| (matches(index).then_some(key), value))
 }
 
@@ -254,7 +259,7 @@ pub fn match_rows<'s>(
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.rows.schema(), label)?);
     let (exprs, owner) = (node.row_key.clone(), label.to_owned());
-    let mut pack = Pack::new(builder.scope.peers());
+    let mut pack = Pack::new(builder.lanes.add(label, new_codec()?));
     let rows = encode(builder, rows, &format!("{name}: rows"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
         let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;
@@ -264,7 +269,7 @@ pub fn match_rows<'s>(
 
     let (key_codec, value_codec) = (new_codec()?, codec(node.reference.schema(), label)?);
     let (exprs, owner) = (node.reference_key.clone(), label.to_owned());
-    let mut pack = Pack::new(builder.scope.peers());
+    let mut pack = Pack::new(builder.lanes.add(label, new_codec()?));
     let reference = encode(builder, reference, &format!("{name}: reference"), move |batch| {
         let wrong = broken(batch.epoch, &owner);
         let keys = keys(&exprs, batch, &key_codec, null_equal, &owner)?;

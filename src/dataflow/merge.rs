@@ -51,7 +51,10 @@ pub fn merge<'s>(
     let scope = builder.scope;
     let (mut changes, mut truncates, mut quarantine) = (Vec::new(), Vec::new(), Vec::new());
     for (flow, input) in cdc.flows.iter().zip(inputs) {
-        let mut events = Events::new(cdc, flow, judge, scope.peers())?;
+        let keys = Codec::new(types_of(&cdc.layout, &cdc.keys));
+        let keys = keys.map_err(|e| Error::internal("the key of a merge").caused_by(e).dataset(&label))?;
+        let lane = builder.lanes.add(&label, keys);
+        let mut events = Events::new(cdc, flow, judge, Pack::new(lane))?;
         let (keyed, truncate, invalid, faults) = fan_out(
             input,
             &format!("flow {}: events", flow.name),
@@ -143,7 +146,7 @@ fn types_of<'a>(schema: &'a SchemaRef, indices: &'a [usize]) -> impl Iterator<It
 }
 
 impl Events {
-    fn new(cdc: &CdcPlan, flow: &CdcFlow, judge: &Judge, workers: usize) -> Result<Self> {
+    fn new(cdc: &CdcPlan, flow: &CdcFlow, judge: &Judge, pack: Pack) -> Result<Self> {
         let unsupported = |e| {
             Error::user("NOT_SUPPORTED", "values of these types cannot be kept in state yet")
                 .caused_by(e)
@@ -172,7 +175,7 @@ impl Events {
             },
             judge: judge.clone(),
             quarantine_invalid: cdc.quarantine_invalid,
-            pack: Pack::new(workers),
+            pack,
         })
     }
 

@@ -8,6 +8,7 @@ mod eval;
 mod fan;
 mod fault;
 mod keyed;
+mod load;
 mod merge;
 mod metrics;
 mod moments;
@@ -23,5 +24,6 @@ pub use build::{Dataflow, Handle, Inlet, Outcome, Start, TableId, build, with_wa
 pub use codec::{Codec, ROW_FORMAT, normalise};
 pub use eval::row_json;
 pub use fault::{RowFault, SHOWN_ROWS};
+pub use load::{KeyLoad, LaneLoad};
 pub use metrics::{Counts, RuleCounts, Tally};
 pub use states::{Alarm, Registered, Restored, States, UNUSABLE};

@@ -14,6 +14,7 @@
 //!
 //! A process that is lost ends the run in all of them. What was committed stays, and the next run goes on from the epoch log.
 
+mod deal;
 mod hydration;
 mod lead;
 mod message;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crossbeam_channel::Receiver;
 
+use super::spread::Load;
 use super::worker::FromWorker;
 use crate::dataflow::{Batch, Counts, Outcome, RowFault, SHOWN_ROWS, TableId};
 use crate::error::{Error, Result};
@@ -17,6 +18,8 @@ pub(super) struct Computed {
     pub(super) faults: Vec<Box<RowFault>>,
     /// What reading came to, by source.
     pub(super) sources: Vec<(usize, ReadStats)>,
+    /// What each worker had to do.
+    pub(super) loads: Vec<Load>,
     /// When the clock next changes something, in microseconds since 1970.
     pub(super) due: Option<i64>,
 }
@@ -45,7 +48,8 @@ impl Computed {
                 self.faults.extend(faults);
                 Ok(false)
             }
-            FromWorker::Done { epoch: done, counts, due } => {
+            FromWorker::Done { epoch: done, counts, due, load } => {
+                self.loads.push(load);
                 self.due = self.due.into_iter().chain(due).min();
                 for (dataset, counts) in counts {
                     self.counts.entry(dataset).or_default().add(&counts);

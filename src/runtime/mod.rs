@@ -36,6 +36,7 @@ mod resume;
 mod retry;
 mod scratch;
 mod settle;
+mod spread;
 mod supervisor;
 mod tables;
 mod told;
@@ -63,7 +64,7 @@ pub use memory::{Memory, TableChange};
 pub use optimize::{OptimizeReport, TableCare, optimize, optimize_in};
 pub(crate) use query::chosen;
 pub use query::{QueryResult, describe_resolved, query, query_as_of, query_resolved};
-pub use report::{RuleReport, RunReport, SourceReport, TableReport};
+pub use report::{HotKey, ProcessReport, RuleReport, RunReport, SourceReport, TableReport, WorkerReport};
 pub use verify::{TableVerdict, VerifyReport, verify};
 pub use worker::COMMUNICATION;
 

@@ -22,6 +22,7 @@ use super::report::RunReport;
 use super::resume::Resume;
 use super::retry::Retry;
 use super::scratch::Scratch;
+use super::spread::Spread;
 use super::supervisor::Supervisor;
 use super::tables::{Tables, describe, held_elsewhere};
 use super::told::Told;
@@ -268,6 +269,7 @@ impl Session<'_> {
             base,
             report,
             total: total.rest(),
+            spread: Spread::default(),
             on_epoch: options.on_epoch.clone(),
             stop: options.stop.clone(),
             told: std::mem::take(&mut self.told),
@@ -284,8 +286,10 @@ impl Session<'_> {
         }
         let outcome = outcome.and_then(|()| supervisor.drive(&history, resume, &mut backlog, follow, self.say));
         let ended = workers.stop();
-        supervisor.total.spilled_bytes = supervisor.scratch.written();
         self.told = std::mem::take(&mut supervisor.told);
+        let processes = supervisor.processes();
+        supervisor.total.spilled_bytes = processes.iter().map(|process| process.spilled_bytes).sum();
+        supervisor.spread.tell_processes(processes, &mut supervisor.total);
         total.add(&supervisor.total);
         outcome.and(ended)
     }

@@ -33,6 +33,70 @@ pub struct RunReport {
     pub sources: BTreeMap<String, SourceReport>,
     /// Stored datasets in the order of the graph.
     pub tables: Vec<TableReport>,
+    /// What each worker did, by number.
+    pub workers: Vec<WorkerReport>,
+    /// How many times as many rows of keyed operators the busiest worker had as it would have had if all had the same.
+    pub skew: Option<f64>,
+    /// What each process did, by number.
+    pub processes: Vec<ProcessReport>,
+    /// Keys that had most of the rows of a worker: more workers do not make them faster.
+    pub hot_keys: Vec<HotKey>,
+}
+
+/// What a worker did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerReport {
+    /// Its number.
+    pub worker: usize,
+    /// The process that it is in.
+    pub process: usize,
+    /// Rows that readers handed to it, in turn.
+    pub rows_in: u64,
+    /// Rows that came to its keyed operators: joins, DISTINCT, AUTO CDC. A row counts in each of them.
+    pub rows: u64,
+    /// Microseconds in its operators.
+    pub busy_micros: u64,
+    /// Messages that waited for it, at most; readers wait when there are 64.
+    pub most_waiting: u64,
+}
+
+/// What a process did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessReport {
+    /// Its number.
+    pub process: usize,
+    /// Bytes that its workers sent to those of other processes.
+    pub sent_bytes: u64,
+    /// Bytes that they received from there.
+    pub received_bytes: u64,
+    /// Bytes of state that it wrote to files since memory had no room for them.
+    pub spilled_bytes: u64,
+}
+
+impl ProcessReport {
+    pub(super) fn since(&self, before: &ProcessReport) -> ProcessReport {
+        ProcessReport {
+            process: self.process,
+            sent_bytes: self.sent_bytes.saturating_sub(before.sent_bytes),
+            received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
+            spilled_bytes: self.spilled_bytes.saturating_sub(before.spilled_bytes),
+        }
+    }
+}
+
+/// A key that had most of the rows of a worker, at an input of a keyed operator and in an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HotKey {
+    /// The dataset that the operator is of.
+    pub table: String,
+    /// The key, its columns separated by commas.
+    pub key: String,
+    /// The worker that it belongs to.
+    pub worker: usize,
+    /// Rows that have it, at least.
+    pub rows: u64,
+    /// Rows of the worker there.
+    pub of: u64,
 }
 
 /// What could not be understood of what a flow read from outside, and which files it did not read.
@@ -101,6 +165,40 @@ impl RunReport {
         self.add_sources(&later.sources);
         for (table, more) in self.tables.iter_mut().zip(&later.tables) {
             table.add(more);
+        }
+        self.add_spread(later);
+    }
+
+    /// Adds what came after, of workers and processes.
+    pub(super) fn add_spread(&mut self, later: &RunReport) {
+        for more in &later.workers {
+            match self.workers.get_mut(more.worker) {
+                Some(known) => {
+                    known.rows_in += more.rows_in;
+                    known.rows += more.rows;
+                    known.busy_micros += more.busy_micros;
+                    known.most_waiting = known.most_waiting.max(more.most_waiting);
+                }
+                None => self.workers.push(more.clone()),
+            }
+        }
+        let all: u64 = self.workers.iter().map(|worker| worker.rows).sum();
+        let most = self.workers.iter().map(|worker| worker.rows).max().unwrap_or(0);
+        self.skew = (all > 0).then(|| most as f64 * self.workers.len() as f64 / all as f64);
+        for more in &later.processes {
+            match self.processes.get_mut(more.process) {
+                Some(known) => {
+                    known.sent_bytes += more.sent_bytes;
+                    known.received_bytes += more.received_bytes;
+                    known.spilled_bytes += more.spilled_bytes;
+                }
+                None => self.processes.push(more.clone()),
+            }
+        }
+        for key in &later.hot_keys {
+            if !self.hot_keys.iter().any(|known| known.table == key.table && known.key == key.key) {
+                self.hot_keys.push(key.clone());
+            }
         }
     }
 

@@ -21,10 +21,11 @@ use super::ingress::{Ingress, Read};
 use super::intent::Intent;
 use super::lock::RunLock;
 use super::names::logged;
-use super::report::RunReport;
+use super::report::{ProcessReport, RunReport};
 use super::resume::Resume;
 use super::scratch::Scratch;
 use super::settle::Keeper;
+use super::spread::Spread;
 use super::tables::Tables;
 use super::told::{self, Told};
 use super::worker::{FromWorker, Mail};
@@ -70,6 +71,7 @@ pub(super) struct Supervisor {
     pub(super) report: RunReport,
     /// What the epochs before it did.
     pub(super) total: RunReport,
+    pub(super) spread: Spread,
     pub(super) on_epoch: Option<OnEpoch>,
     pub(super) stop: Stop,
     pub(super) told: Told,
@@ -264,6 +266,8 @@ impl Supervisor {
         });
         match computed {
             Ok(computed) => {
+                let processes = self.processes();
+                self.spread.tell(&computed.loads, processes, &mut self.report, say);
                 say(&format!("epoch {epoch}: committing"));
                 self.settle(&begin, computed, None)
             }
@@ -379,6 +383,18 @@ impl Supervisor {
             Some(error) => Err(error),
             None => Ok(computed),
         }
+    }
+
+    /// What the processes have come to since the workers were started.
+    pub(super) fn processes(&self) -> Vec<ProcessReport> {
+        let mut all = self.lead.as_ref().map(|lead| lead.figures()).unwrap_or_default();
+        if all.is_empty() {
+            all.push(ProcessReport::default());
+        }
+        if let Some(own) = all.first_mut() {
+            own.spilled_bytes = self.scratch.written();
+        }
+        all
     }
 
     fn end_epoch(&self, epoch: u64) -> Result<()> {

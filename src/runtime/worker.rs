@@ -1,6 +1,6 @@
 //! Worker actors: one timely worker a thread, fed by a bounded mailbox, never blocked.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -15,11 +15,12 @@ use timely::WorkerConfig;
 use timely::communication::allocator::AllocatorBuilder;
 use timely::communication::{Config as Communication, WorkerGuards};
 use timely::execute::execute_from;
-use timely::logging::{TimelyEvent, TimelyEventBuilder};
+use timely::logging::{StartStop, TimelyEvent, TimelyEventBuilder};
 use timely::worker::Worker;
 
 use super::RunOptions;
-use crate::cluster::{PEER_LOST, Pulse};
+use super::spread::Load;
+use crate::cluster::{PEER_LOST, Pulse, turn};
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, Tally, build};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -57,6 +58,8 @@ pub enum FromWorker {
         counts: Vec<(usize, Counts)>,
         /// When the clock next changes something on the worker, in microseconds since 1970.
         due: Option<i64>,
+        /// What the worker has done since it last said so.
+        load: Load,
     },
     /// What the worker's operators remember, by name.
     Snapshot {
@@ -267,6 +270,21 @@ impl Drop for Workers {
     }
 }
 
+/// Adds up the time in operators. They are in each other: a dataflow is one, and so are its parts.
+struct Busy(Rc<Cell<Duration>>);
+
+impl Busy {
+    fn hear(&mut self, at: Duration, starts: bool, inside: &mut Vec<Duration>) {
+        if starts {
+            inside.push(at);
+        } else if let Some(began) = inside.pop()
+            && inside.is_empty()
+        {
+            self.0.set(self.0.get() + at.saturating_sub(began));
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Shared {
     plan: Arc<Plan>,
@@ -322,31 +340,38 @@ impl Shared {
         let out = Rc::clone(&outbox);
         let deliver = move |outcome| out.borrow_mut().push_back(FromWorker::Outcome(outcome));
         let index = worker.index();
+        let busy: Rc<Cell<Duration>> = Rc::default();
         if let Some(mut log) = worker.log_register() {
+            let (mut busy, mut inside) = (Busy(Rc::clone(&busy)), Vec::new());
             // Every operator bears the name of its dataset or flow.
             log.insert::<TimelyEventBuilder, _>("timely", move |_, events| {
-                for (_, event) in events.iter().flat_map(|events| events.iter()) {
-                    if let TimelyEvent::Operates(operator) = event {
-                        tracing::debug!(worker = index, id = operator.id, name = operator.name, "operator");
+                for (at, event) in events.iter().flat_map(|events| events.iter()) {
+                    match event {
+                        TimelyEvent::Operates(operator) => {
+                            tracing::debug!(worker = index, id = operator.id, name = operator.name, "operator");
+                        }
+                        TimelyEvent::Schedule(turn) => busy.hear(*at, turn.start_stop == StartStop::Start, &mut inside),
+                        _ => {}
                     }
                 }
             });
         }
+        let mut load = Load { worker: index, ..Load::default() };
         let mut dataflow =
             worker.dataflow::<Epoch, _, _>(|scope| build(scope, &self.plan, &self.start, &tally, &deliver))?;
         // The epoch that rows belong to, and the ended epochs that are not yet closed.
         let mut ended: VecDeque<Epoch> = VecDeque::new();
         let mut current: Epoch = 0;
         let mut entered: Option<Epoch> = None;
-        let turns = self.pulse.as_ref().map(Pulse::thread);
+        let _watched = self.pulse.as_ref().map(Pulse::watch);
         while !self.stop.load(Ordering::Relaxed) {
-            if let Some(turns) = &turns {
-                turns.take();
-            }
+            turn();
             let mut idle = true;
             match mailbox.try_recv() {
                 Ok(ToWorker::Rows(inlet, batch)) => {
                     idle = false;
+                    load.entered += batch.rows.num_rows() as u64;
+                    load.waiting = load.waiting.max(mailbox.len() as u64 + 1);
                     if entered != Some(batch.epoch) {
                         entered = Some(batch.epoch);
                         if let Some(hook) = self.before_epoch {
@@ -390,7 +415,10 @@ impl Shared {
                     let due = dataflow.clock.due();
                     let counts = tally.take(epoch).into_iter().filter(|((at, _), _)| *at == epoch);
                     let counts = counts.map(|((_, dataset), counts)| (dataset, counts)).collect();
-                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts, due });
+                    let mut done = std::mem::replace(&mut load, Load { worker: index, ..Load::default() });
+                    done.busy_micros = u64::try_from(busy.take().as_micros()).unwrap_or(u64::MAX);
+                    done.lanes = dataflow.lanes.take();
+                    outbox.borrow_mut().push_back(FromWorker::Done { epoch, counts, due, load: done });
                 }
             }
             let mut waiting = outbox.borrow_mut();

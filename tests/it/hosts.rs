@@ -89,6 +89,19 @@ fn hosts_that_others_can_reach_need_a_secret() {
     fs::write(project.path("hosts.txt"), "127.0.0.1:7001\n192.0.2.1:7001\n").unwrap();
     let arguments = ["run", "--hosts", "hosts.txt", "--process", "0"];
     Going::start(&project, &strings(&arguments), &[]).ends_with(2, &["SECRET_MISSING", "--secret-file"]);
+    let short = [("SILVERFLOW_SECRET", "fifteen letters")];
+    Going::start(&project, &strings(&arguments), &short).ends_with(2, &["SECRET_SHORT", "16 bytes"]);
+    // A file of it, however it is wrong, and whoever reads it.
+    let with_file = [&arguments[..], &["--secret-file", "secret"]].concat();
+    for more in [&[][..], &["--restart"]] {
+        let arguments = strings(&[&with_file, more].concat());
+        let _ = fs::remove_file(project.path("secret"));
+        Going::start(&project, &arguments, &[]).ends_with(3, &["SECRET_NOT_READABLE"]);
+        fs::write(project.path("secret"), " \n").unwrap();
+        Going::start(&project, &arguments, &[]).ends_with(2, &["SECRET_EMPTY"]);
+        fs::write(project.path("secret"), "too short\n").unwrap();
+        Going::start(&project, &arguments, &[]).ends_with(2, &["SECRET_SHORT"]);
+    }
     Going::start(&project, &strings(&["run", "--process", "0"]), &[]).ends_with(2, &["HOSTS_MISSING"]);
 }
 
@@ -141,13 +154,20 @@ fn hosts_that_restart_go_on_when_a_lost_one_comes_back() {
         let more = ["--continuous", "--interval", "50ms", "--restart"];
         Going::start(&project, &strings(&[&arguments[..], &more].concat()), &[])
     };
-    let (mut lead, served) = (start("0"), start("1"));
+    // By their name, as on several machines.
+    let named = fs::read_to_string(project.path("hosts.txt")).unwrap().replace("127.0.0.1", "localhost");
+    fs::write(project.path("hosts.txt"), named).unwrap();
+    let (mut lead, mut served) = (start("0"), start("1"));
     lead.until_printed("complete");
-    let child = served.children()[&1];
-    signal(child, "KILL");
+    signal(served.children()[&1], "KILL");
     land(&project, &mut Dice::new(9), 30);
     wait_until("all files are read", || behind(&project));
     lead.until_printed("starting again");
+    // And the one that leads.
+    signal(lead.children()[&0], "KILL");
+    land(&project, &mut Dice::new(10), 31);
+    wait_until("all files are read", || behind(&project));
+    served.until_printed("process 0 (localhost:");
     lead.signal("TERM");
     lead.ends_with(0, &["is lost"]);
     served.ends_with(0, &[]);
@@ -185,7 +205,7 @@ impl Machines {
         let at = at.to_string();
         let arguments = ["run", "--hosts", "hosts.txt", "--process", &at, "--workers", "1", "--peer-timeout", "2s"];
         let arguments = strings(&[&arguments, more].concat());
-        Going::spawn(command, project, &arguments, &[("SILVERFLOW_SECRET", "between us")])
+        Going::spawn(command, project, &arguments, &[("SILVERFLOW_SECRET", "between us, and nobody else")])
     }
 }
 

@@ -1,15 +1,20 @@
 //! Runs in several processes, with the real binary: the same tables in any number of them, whatever is killed or stopped.
 //!
-//! `SILVERFLOW_KILLS=50` kills more often than the usual few times; the seed stands in every message.
+//! `SILVERFLOW_KILLS=50` kills more often than the usual few times; the seed stands in every message. `SILVERFLOW_MATRIX=1`
+//! runs all recorded cases in 1, 2 and 3 processes of 1 and 2 workers.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use silverflow::cluster::{Hosts, Listener, Member, Pulse, Secret};
+use silverflow::error::{Error, Fault};
+use silverflow::runtime::RunOptions;
 
 use crate::crash::{TABLES, definitions};
 use crate::example::{EXAMPLE, assert_same_contents, contents, land_batch, without_feeds};
@@ -184,9 +189,143 @@ fn tables_follow_edited_definitions_and_refreshes_in_several_processes() {
     assert_as_if_alone(&project, &definitions(2, "product"), "refreshed");
 }
 
+/// Whether everything is to be run in all numbers of processes and workers.
+pub(crate) fn all_numbers() -> bool {
+    std::env::var_os("SILVERFLOW_MATRIX").is_some()
+}
+
 #[test]
 fn recorded_cases_in_two_processes() {
-    crate::golden::check_in_processes(2, 2);
+    let all = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)];
+    let numbers = if all_numbers() { &all[..] } else { &[(2, 2)] };
+    for (processes, workers) in numbers {
+        crate::golden::check_in_processes(*processes, *workers);
+    }
+}
+
+/// The report that was printed with `--json`.
+#[track_caller]
+fn reported(text: &str) -> Value {
+    let mut reports = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    reports.next_back().unwrap_or_else(|| panic!("no report in {text}"))
+}
+
+/// A history of rows, and texts of which there is each once.
+const HISTORY: &str = "
+CREATE STREAMING TABLE facts AS SELECT * FROM STREAM read_files(
+  'landing/facts', format => 'json', schema => 'k BIGINT, s BIGINT, text STRING');
+CREATE STREAMING TABLE history;
+CREATE FLOW keep AS AUTO CDC INTO history FROM STREAM(facts) KEYS (k) SEQUENCE BY s COLUMNS * EXCEPT (s)
+STORED AS SCD TYPE 2;
+CREATE MATERIALIZED VIEW texts AS SELECT DISTINCT text FROM facts;";
+
+#[test]
+fn memory_and_scratch_are_those_of_every_process() {
+    let project = Project::new(HISTORY);
+    let mut dice = Dice::new(12);
+    let mut text = || (0..250).map(|_| format!("{:016x}", dice.below(usize::MAX))).collect::<String>();
+    for file in 0..8 {
+        let fact = |row| json!({"k": file * 1_500 + row, "s": 1, "text": text()});
+        project.land("facts", &file.to_string(), &(0..1_500).map(fact).collect::<Vec<_>>());
+    }
+    let text = run_with(&project, 2, 1, &["--memory", "64MB", "--scratch", "beside", "--json"]).unwrap();
+    let report = reported(&text);
+    let spilled: Vec<u64> = (0..2).map(|at| report["processes"][at]["spilled_bytes"].as_u64().unwrap()).collect();
+    assert!(spilled.iter().all(|bytes| *bytes > 1 << 20), "{spilled:?}");
+    assert_eq!(report["spilled_bytes"].as_u64(), Some(spilled.iter().sum()));
+    assert!(project.path("beside").is_dir() && !project.path("lakehouse/_silverflow/scratch").exists());
+    assert_eq!(project.rows("SELECT COUNT(DISTINCT k) AS n FROM history")[0]["n"], 12_000);
+}
+
+#[test]
+fn what_each_worker_does_is_told_and_a_key_that_takes_most_of_one_is_named() {
+    let project = Project::new(HISTORY);
+    // Of the first file two rows in three have one key; of the second none has more than another.
+    let fact = |row: usize, k: usize| json!({"k": k, "s": row, "text": format!("{row}")});
+    project.land(
+        "facts",
+        "0",
+        &(0..24_000).map(|row| fact(row, if row % 3 == 0 { row } else { 77 })).collect::<Vec<_>>(),
+    );
+    let text = run_with(&project, 2, 1, &["--json"]).unwrap();
+    let report = reported(&text);
+    assert_eq!(text.matches("[HOT_KEY]").count(), 1, "{text}");
+    let hot = report["hot_keys"].as_array().unwrap();
+    assert_eq!(hot.len(), 1, "{hot:?}");
+    assert!(hot[0]["table"].as_str().unwrap().ends_with("history") && hot[0]["key"] == "77", "{hot:?}");
+    let workers = report["workers"].as_array().unwrap();
+    let sum = |name: &str| workers.iter().map(|worker| worker[name].as_u64().unwrap()).sum::<u64>();
+    // Each row goes to the history and to the texts.
+    assert_eq!((workers.len(), sum("rows_in"), sum("rows")), (2, 24_000, 48_000), "{workers:?}");
+    assert!(workers.iter().all(|worker| worker["busy_micros"].as_u64() > Some(0)), "{workers:?}");
+    assert_eq!([&workers[0]["process"], &workers[1]["process"]], [&json!(0), &json!(1)]);
+    assert!(report["skew"].as_f64() > Some(1.2), "{report}");
+    for process in report["processes"].as_array().unwrap() {
+        let [sent, received] = ["sent_bytes", "received_bytes"].map(|name| process[name].as_u64().unwrap());
+        assert!(sent.min(received) > 100_000, "{process}");
+    }
+    project.land("facts", "1", &(0..24_000).map(|row| fact(row + 24_000, row)).collect::<Vec<_>>());
+    let text = run_with(&project, 2, 1, &["--figures"]).unwrap();
+    assert!(text.contains("keyed rows") && text.contains("bytes exchanged a keyed row"), "{text}");
+    assert!(!text.to_lowercase().contains("hot"), "{text}");
+}
+
+/// Two processes in threads of this one, of which the second calls `before` where its worker begins with an epoch. How the
+/// first ended, and the thread of the second.
+fn with_hook(project: &Project, before: fn(usize, u64)) -> (Error, std::thread::JoinHandle<Result<(), Error>>) {
+    let listeners = [Listener::loopback().unwrap(), Listener::loopback().unwrap()];
+    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
+    let second = Duration::from_secs(1);
+    let [lead, served] = listeners.map(|listener| {
+        let index = addresses.iter().position(|address| *address == listener.address().to_string()).unwrap();
+        let member = Member {
+            index,
+            hosts: Hosts::new(addresses.clone()),
+            listener,
+            secret: Secret::new("between the threads"),
+            start_timeout: Duration::from_secs(60),
+            peer_timeout: second,
+            pulse: Pulse::new(second),
+            say: Arc::new(|_| {}),
+        };
+        RunOptions { member: Some(Arc::new(member)), ..RunOptions::default() }
+    });
+    let pipeline = silverflow::project::load(&project.spec()).unwrap().pipeline;
+    let served = std::thread::spawn(move || {
+        silverflow::runtime::join(&pipeline, &RunOptions { before_epoch: Some(before), ..served })
+    });
+    (project.run_with(&lead).unwrap_err(), served)
+}
+
+#[test]
+fn a_worker_that_panics_in_one_process_ends_the_run_in_all() {
+    let project = orders();
+    let (error, served) = with_hook(&project, |_, _| panic!("as a bug would"));
+    assert_eq!(error.fault(), Fault::Internal, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("a worker panicked: as a bug would") && text.contains("in process 1"), "{text}");
+    assert!(served.join().unwrap().is_err());
+    run(&project, 2, 1).unwrap();
+    assert_undisturbed(&project, "panicked");
+}
+
+#[test]
+fn a_worker_that_hangs_in_one_process_ends_the_run_within_seconds() {
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    let project = orders();
+    let begin = Instant::now();
+    let (error, served) = with_hook(&project, |_, _| {
+        while !GO_ON.load(Ordering::SeqCst) {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(error.code(), "PEER_LOST", "{error}");
+    assert!(error.to_string().contains("no sign of life"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    GO_ON.store(true, Ordering::SeqCst);
+    assert_eq!(served.join().unwrap().unwrap_err().code(), "PEER_LOST");
+    run(&project, 2, 1).unwrap();
+    assert_undisturbed(&project, "hung");
 }
 
 #[test]

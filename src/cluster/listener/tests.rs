@@ -1,5 +1,4 @@
 use std::io::{Read, Write};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use super::super::handshake::{Purpose, connect};
@@ -58,7 +57,7 @@ fn the_right_peer_comes_in_whatever_else_knocks() {
     let mut half = TcpStream::connect(&place.address).unwrap();
     half.write_all(b"silverflow").unwrap();
     let mut huge = TcpStream::connect(&place.address).unwrap();
-    huge.write_all(&[b"silverflow".as_slice(), &PROTOCOL.to_le_bytes(), &[0xff; 4]].concat()).unwrap();
+    huge.write_all(&[b"silverflow".as_slice(), &PROTOCOL.to_le_bytes(), &[0xff; 36]].concat()).unwrap();
     let mut old = TcpStream::connect(&place.address).unwrap();
     old.write_all(&[b"silverflow".as_slice(), &(PROTOCOL + 1).to_le_bytes()].concat()).unwrap();
     let begin = Instant::now();
@@ -141,4 +140,66 @@ fn a_closed_door_can_be_opened_again() {
         connect(&address, &claim, &Secret::new("s"), Duration::from_secs(20), &|| true).unwrap();
         assert_eq!(listening.arrivals.recv().unwrap().claim.from, 1);
     }
+}
+
+#[test]
+fn idle_connections_that_keep_coming_shut_nobody_out() {
+    let place = open();
+    let begin = Instant::now();
+    let mut idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&place.address).unwrap()).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, stopped) = (place.address.clone(), Arc::clone(&stop));
+    let more = std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while !stopped.load(Ordering::SeqCst) && held.len() < 2_000 {
+            held.extend(TcpStream::connect(&address));
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    });
+    for process in [1, 2, 1, 2] {
+        let claim = expected(process).claim(Purpose::Control, 0);
+        place.reach(&claim, "s").unwrap();
+        assert_eq!(place.listening.arrivals.recv().unwrap().claim, claim);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(4), "peers had to wait until others were given up");
+    stop.store(true, Ordering::SeqCst);
+    more.join().unwrap();
+    place.hears("it gave way to others");
+    // The first ones are closed, and not only forgotten.
+    let first = idle.first_mut().unwrap();
+    first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(matches!(first.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn the_address_with_most_connections_gives_way() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let from = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let open: BTreeMap<u64, (SocketAddr, TcpStream)> = [
+        (1, (from("10.0.0.1:5"), stream())),
+        (2, (from("10.0.0.2:5"), stream())),
+        (4, (from("10.0.0.2:6"), stream())),
+        (7, (from("10.0.0.3:5"), stream())),
+    ]
+    .into();
+    assert_eq!(most(&open), Some(2));
+    assert_eq!(most(&BTreeMap::new()), None);
+}
+
+#[test]
+fn a_caller_without_the_secret_gets_nothing_to_try_guesses_on() {
+    let place = open();
+    let mut caller = TcpStream::connect(&place.address).unwrap();
+    let preamble = [b"silverflow".as_slice(), &PROTOCOL.to_le_bytes()].concat();
+    caller.write_all(&[&preamble, &[7; 32][..]].concat()).unwrap();
+    let mut answer = [0; 14 + 32];
+    caller.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..14], preamble);
+    // A proof that is none, and a claim.
+    caller.write_all(&[&40u32.to_le_bytes()[..], &[1; 40]].concat()).unwrap();
+    let mut rest = Vec::new();
+    caller.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, [0; 4], "an empty frame and no proof");
+    place.hears("does not know the secret");
 }

@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use silverflow_operators::stable_hash;
 
+use super::deal::deal;
 use super::hydration::Elsewhere;
 use super::message::{self, Answer, Commit, Open, Order, Portion, Said, Work};
-use super::network::{Cut, exchange, meet};
+use super::network::{Cut, Traffic, exchange, meet};
 use super::wire::SentError;
 use crate::cluster::{Arrival, Expected, Link, Listening, Member, PEER_LOST, PEER_MISSING, Purpose};
 use crate::dataflow::{Outcome, Start, TableId};
 use crate::error::{Error, Fault, Result};
-use crate::lake::{FileId, Position};
+use crate::lake::Position;
 use crate::pipeline::Pipeline;
 use crate::plan::{DatasetPlan, Plan, SourceKind, Stored};
 use crate::runtime::checkpoint::{Others, Part, fingerprints};
 use crate::runtime::commit::{CommitDone, ToCommitter};
 use crate::runtime::ingress::Read;
 use crate::runtime::names::logged;
+use crate::runtime::report::ProcessReport;
 use crate::runtime::worker::{FromWorker, Post, Seat, ToWorker};
 use crate::runtime::{RunOptions, Stop};
 
@@ -97,6 +99,10 @@ struct Session {
     hydrated: Option<Sender<Result<u64>>>,
     staging: Option<Staging>,
     steps: Sender<(usize, Result<()>)>,
+    /// What goes between the workers here and those of others.
+    traffic: Arc<Traffic>,
+    /// What other processes have come to.
+    figures: BTreeMap<usize, ProcessReport>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -196,6 +202,13 @@ impl Heard {
                 }
                 return Ok(());
             }
+            Answer::Figures(sent_bytes, received_bytes, spilled_bytes) => {
+                if let Some(session) = held(&self.current).as_mut() {
+                    let figures = ProcessReport { process, sent_bytes, received_bytes, spilled_bytes };
+                    session.figures.insert(process, figures);
+                }
+                return Ok(());
+            }
             Answer::Changed(table, epoch) => {
                 FromWorker::Outcome(Outcome::Changes { table, epoch, batches: Vec::new() })
             }
@@ -203,7 +216,7 @@ impl Heard {
                 let faults = faults.into_iter().map(Into::into).collect();
                 FromWorker::Outcome(Outcome::Faults { epoch, faults })
             }
-            Answer::Done(epoch, counts, due) => FromWorker::Done { epoch, counts, due },
+            Answer::Done(epoch, counts, due, load) => FromWorker::Done { epoch, counts, due, load },
             Answer::Failed(error) => FromWorker::Lost(place(error)),
             Answer::Stop => return Ok(()),
         };
@@ -286,6 +299,8 @@ impl Lead {
             hydrated: None,
             staging: None,
             steps,
+            traffic: Arc::default(),
+            figures: BTreeMap::new(),
         });
         // It may have gone just before it could be told to the session.
         self.check()?;
@@ -312,6 +327,9 @@ impl Lead {
             meet(&self.member, &self.expected, &self.listening, (opening.generation, number), &self.heard.cut)
                 .map_err(|error| self.lost().unwrap_or(error))?;
         let (builders, mut network) = exchange(streams, 0, self.expected.workers, &self.heard.cut)?;
+        if let Some(session) = &mut *held(&self.heard.current) {
+            session.traffic = Arc::clone(&network.traffic);
+        }
         self.all(&stepped)?;
         let links = Arc::clone(&self.links);
         network.ending = Some(Box::new(move || {
@@ -348,6 +366,19 @@ impl Lead {
     pub fn home(&self, start: &Start, table: TableId) -> usize {
         let (TableId::Rows(index) | TableId::Quarantine(index)) = table;
         start.homes.get(&index).map_or(0, |worker| worker / self.expected.workers)
+    }
+
+    /// What all processes have come to in the dataflow at hand, by number; of this one only what it exchanged.
+    pub fn figures(&self) -> Vec<ProcessReport> {
+        let current = held(&self.heard.current);
+        let Some(session) = &*current else { return Vec::new() };
+        let (sent_bytes, received_bytes) = session.traffic.bytes();
+        let own = ProcessReport { process: 0, sent_bytes, received_bytes, spilled_bytes: 0 };
+        let other = |process| {
+            let none = || ProcessReport { process, ..ProcessReport::default() };
+            session.figures.get(&process).cloned().unwrap_or_else(none)
+        };
+        std::iter::once(own).chain((1..=self.links.len()).map(other)).collect()
     }
 
     /// Begins to hydrate in all processes.
@@ -543,74 +574,10 @@ impl Post for Postman {
     }
 }
 
-/// Deals files by size: the largest first, each to who has least; small ones go round by `first`.
-fn deal(files: &[FileId], processes: usize, first: usize) -> Vec<(usize, Vec<FileId>)> {
-    let mut shares: Vec<(u64, Vec<usize>)> = vec![(0, Vec::new()); processes.max(1)];
-    let mut order: Vec<usize> = (0..files.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(files.get(*at).map_or(0, |file| file.size)));
-    let count = shares.len();
-    for at in order {
-        let least = (0..count).min_by_key(|process| {
-            let load = shares.get(*process).map_or(0, |share| share.0);
-            (load, (process + count - first % count) % count)
-        });
-        if let Some(share) = least.and_then(|process| shares.get_mut(process)) {
-            // Opening a file costs something, too.
-            share.0 = share.0.saturating_add(files.get(at).map_or(0, |file| file.size)).saturating_add(OPENING);
-            share.1.push(at);
-        }
-    }
-    let shares = shares.into_iter().enumerate().filter(|(_, (_, share))| !share.is_empty());
-    shares
-        .map(|(process, (_, mut share))| {
-            share.sort_unstable();
-            (process, share.into_iter().filter_map(|at| files.get(at).cloned()).collect())
-        })
-        .collect()
-}
-
 /// How long the end of a connection can show after what it has broken.
 const REASON: Duration = Duration::from_millis(500);
-
-/// What opening a file costs, in bytes that could be read instead.
-const OPENING: u64 = 4096;
 
 /// Whether an error says that a process cannot go on, and nothing of what is read or computed.
 pub(in crate::runtime) fn is_loss(error: &Error) -> bool {
     error.fault() == Fault::Internal || [PEER_LOST, PEER_MISSING].contains(&error.code())
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn files(sizes: &[u64]) -> Vec<FileId> {
-        let file = |(i, size): (usize, &u64)| FileId { path: format!("{i}"), size: *size, modified_micros: 0 };
-        sizes.iter().enumerate().map(file).collect()
-    }
-
-    #[test]
-    fn files_are_dealt_whole_and_evenly() {
-        let sizes: Vec<u64> = (0..40).map(|i: u64| (i * 7919) % 1_000_003).collect();
-        let all = files(&sizes);
-        for processes in 1..5 {
-            let dealt = deal(&all, processes, 3);
-            let mut back: Vec<FileId> = dealt.iter().flat_map(|(_, files)| files.clone()).collect();
-            back.sort_by_key(|file| file.path.parse::<usize>().unwrap());
-            assert_eq!(back, all);
-            let loads: Vec<u64> = dealt.iter().map(|(_, files)| files.iter().map(|f| f.size).sum()).collect();
-            let (least, most) = (loads.iter().min().unwrap(), loads.iter().max().unwrap());
-            assert!(most - least <= *sizes.iter().max().unwrap(), "{loads:?}");
-            assert!(dealt.iter().all(|(_, files)| files.is_sorted_by_key(|f| f.path.parse::<usize>().unwrap())));
-        }
-    }
-
-    #[test]
-    fn single_files_of_several_sources_go_round() {
-        let one = files(&[10]);
-        let whom: Vec<usize> = (0..4).map(|source| deal(&one, 3, source).first().unwrap().0).collect();
-        assert_eq!(whom, [0, 1, 2, 0]);
-        assert!(deal(&[], 3, 0).is_empty());
-    }
 }

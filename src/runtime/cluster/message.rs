@@ -10,6 +10,7 @@ use crate::cluster::Link;
 use crate::dataflow::{Batch, Counts, Inlet, Outcome, Start, TableId};
 use crate::error::{Error, Result};
 use crate::lake::{Committed, Position};
+use crate::runtime::spread::Load;
 use crate::runtime::worker::{FromWorker, ToWorker};
 use crate::sources::ReadStats;
 
@@ -124,7 +125,9 @@ pub(super) enum Answer {
     /// Faults of rows.
     Faults(Epoch, Vec<SentFault>),
     /// A worker is done with an epoch.
-    Done(Epoch, Vec<(usize, Counts)>, Option<i64>),
+    Done(Epoch, Vec<(usize, Counts)>, Option<i64>, Load),
+    /// What this process has come to in the dataflow so far: bytes sent and received between workers, and written to files.
+    Figures(u64, u64, u64),
     /// A worker has ended.
     Failed(SentError),
     /// What reading a portion came to, by source.
@@ -191,7 +194,7 @@ pub(super) fn answer(event: FromWorker) -> Option<Answer> {
         FromWorker::Outcome(Outcome::Faults { epoch, faults }) => {
             Answer::Faults(epoch, faults.into_iter().map(SentFault::from).collect())
         }
-        FromWorker::Done { epoch, counts, due } => Answer::Done(epoch, counts, due),
+        FromWorker::Done { epoch, counts, due, load } => Answer::Done(epoch, counts, due, load),
         FromWorker::NotBuilt(error) | FromWorker::Lost(error) => Answer::Failed(SentError::from(&error)),
         FromWorker::Panicked(message) => {
             let error = Error::internal(format!("a worker panicked: {message}"));

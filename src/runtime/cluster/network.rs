@@ -1,13 +1,16 @@
 //! The connections that timely's workers exchange rows over.
 
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use timely::communication::Hooks;
 use timely::communication::allocator::zero_copy::initialize::{CommsGuard, initialize_networking_from_sockets};
+use timely::communication::allocator::zero_copy::stream::Stream;
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 
 use crate::cluster::{Expected, Listening, Member, PEER_MISSING, Purpose, connect};
@@ -109,6 +112,60 @@ fn watch(stream: &TcpStream, timeout: Duration) -> Result<()> {
     set.map_err(|e| Error::external("CONNECTION_FAILED", "a connection cannot be watched").caused_by(e))
 }
 
+/// Bytes that workers exchange with those of other processes.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Traffic {
+    /// Bytes sent, and bytes received.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed))
+    }
+}
+
+/// A connection whose bytes are counted.
+struct Counted {
+    stream: TcpStream,
+    traffic: Arc<Traffic>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.stream.read(buffer)?;
+        self.traffic.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
+impl Write for Counted {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let bytes = self.stream.write(buffer)?;
+        self.traffic.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl Stream for Counted {
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(Counted { stream: self.stream.try_clone()?, traffic: Arc::clone(&self.traffic) })
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.stream.set_nonblocking(nonblocking)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.stream.shutdown(how)
+    }
+}
+
 /// What runs the exchange, from its connections.
 pub(super) fn exchange(
     streams: Vec<Option<TcpStream>>,
@@ -122,10 +179,13 @@ pub(super) fn exchange(
     cut.replace(clones);
     let mut hooks = Hooks::default();
     hooks.refill.limit = Some(SPARE);
+    let traffic: Arc<Traffic> = Arc::default();
+    let count = |stream| Counted { stream, traffic: Arc::clone(&traffic) };
+    let streams = streams.into_iter().map(|stream| stream.map(count)).collect();
     let processes = ProcessBuilder::new_typed_vector(workers, hooks.refill.clone(), None);
     let (builders, guard) =
         initialize_networking_from_sockets(processes, streams, index, workers, hooks).map_err(failed)?;
-    let exchange = Exchange { guard: Some(guard), cut: Arc::clone(cut), ending: None };
+    let exchange = Exchange { guard: Some(guard), cut: Arc::clone(cut), ending: None, traffic };
     Ok((builders.into_iter().map(AllocatorBuilder::Tcp).collect(), exchange))
 }
 
@@ -133,6 +193,8 @@ pub(super) fn exchange(
 pub(super) struct Exchange {
     guard: Option<CommsGuard>,
     cut: Arc<Cut>,
+    /// What goes over it.
+    pub(super) traffic: Arc<Traffic>,
     /// Tells others that it ends.
     pub(super) ending: Option<Box<dyn FnOnce() + Send>>,
 }

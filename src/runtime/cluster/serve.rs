@@ -10,7 +10,7 @@ use silverflow_operators::{Epoch, Shelf};
 use tokio::runtime::Handle;
 
 use super::message::{self, Answer, Commit, Open, Order, Portion, Said, answer};
-use super::network::{Cut, exchange, meet};
+use super::network::{Cut, Traffic, exchange, meet};
 use super::wire::SentError;
 use crate::cluster::{Expected, Link, Listening, Member, PEER_LOST, Purpose, connect};
 use crate::dataflow::{Alarm, Batch, Outcome, Start, TableId, UNUSABLE};
@@ -324,6 +324,7 @@ impl Process<'_> {
         let streams = meet(self.member, &self.expected, &self.listening, at, &self.cut)?;
         let workers = self.expected.workers;
         let (builders, network) = exchange(streams, self.member.index, workers, &self.cut)?;
+        let traffic = Arc::clone(&network.traffic);
         let seat = Seat {
             first: self.member.index * workers,
             network: Box::new(network),
@@ -354,6 +355,7 @@ impl Process<'_> {
             scratch: Arc::clone(&session.scratch),
             io: self.io.clone(),
             pending: Arc::clone(&pending),
+            traffic,
         };
         let forward = std::thread::spawn(move || desk.forward());
         let committers = BTreeMap::new();
@@ -435,6 +437,7 @@ struct Desk {
     scratch: Arc<Scratch>,
     io: Handle,
     pending: Pending,
+    traffic: Arc<Traffic>,
 }
 
 impl Desk {
@@ -502,10 +505,14 @@ impl Desk {
             }
             return None;
         }
-        if matches!(event, FromWorker::Done { .. })
-            && let Err(error) = self.sound()
-        {
-            return Some(Answer::Failed(SentError::from(&error)));
+        if matches!(event, FromWorker::Done { .. }) {
+            if let Err(error) = self.sound() {
+                return Some(Answer::Failed(SentError::from(&error)));
+            }
+            // Before what it belongs to, which the leading process waits for.
+            let (sent, received) = self.traffic.bytes();
+            let figures = Answer::Figures(sent, received, self.scratch.written());
+            let _ = message::send(&self.link, &Said(self.session, figures));
         }
         if let FromWorker::Outcome(Outcome::Changes { table, epoch, batches }) = &mut event {
             let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
