@@ -4,8 +4,10 @@
 mod analyze;
 mod assemble;
 mod cdc;
+mod chain;
 mod clock;
 mod context;
+mod decided;
 mod draft;
 mod explain;
 mod fingerprint;
@@ -22,6 +24,7 @@ mod moments;
 mod own;
 mod push;
 mod query;
+mod readings;
 mod replay;
 mod schema;
 mod spark;

@@ -40,6 +40,12 @@ LEFT JOIN (SELECT id, name FROM customers WHERE __END_AT IS NULL) c ON i.custome
 CREATE STREAMING TABLE orphans AS
 SELECT i.id FROM STREAM(item_events) i
 WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.id = i.order_id AND o.__END_AT IS NULL);
+
+CREATE TEMPORARY VIEW placed AS
+SELECT o.id FROM STREAM(order_events) o WHERE EXISTS (SELECT 1 FROM customer_events c WHERE c.id = o.customer);
+CREATE STREAMING TABLE items_placed AS
+SELECT i.id, p.id IS NOT NULL AS placed FROM STREAM(item_events) i
+LEFT JOIN (SELECT DISTINCT id FROM placed) p ON i.order_id = p.id;
 ";
 
 #[derive(Clone, Default)]
@@ -129,6 +135,10 @@ fn check(project: &Project, feed: &Feed, context: &str) {
     );
     let name = |(i, o): &&(i64, i64)| json!({"id": i, "name": customers.get(&open[o])});
     same("SELECT id, name FROM item_names", with.iter().map(name).collect());
+    let ever: BTreeSet<i64> = feed.customers.iter().map(|(id, ..)| *id).collect();
+    let placed: BTreeSet<i64> = feed.orders.iter().filter(|o| ever.contains(&o.2)).map(|(id, ..)| *id).collect();
+    let found = feed.items.iter().map(|(i, o)| json!({"id": i, "placed": placed.contains(o)}));
+    same("SELECT id, placed FROM items_placed", found.collect());
     same("SELECT id FROM orphans", items(&|o| !open.contains_key(&o)).iter().map(id).collect());
 }
 
