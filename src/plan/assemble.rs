@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::DFSchema;
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::Expr;
 
-use super::cdc::{CdcDraft, CdcDraftFlow};
+use super::cdc::{CdcDraftFlow, judged_from};
 use super::decided::decided_rows_grow;
 use super::draft::{Draft, DraftFlow, Reading, quarantine_schema};
 use super::fingerprint::fingerprints;
@@ -21,6 +20,7 @@ use super::query::{Planner, from_datafusion};
 use super::readings::{Reader, Readings};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_now, with_wall};
+use super::together::together;
 use super::unique::{KnownKeys, unique};
 use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Rule, Source, Stored};
 use crate::error::{Error, Result};
@@ -224,6 +224,7 @@ fn replay_dataset(
         schema: Arc::clone(&read.schema),
         feed: Feed::Append(vec![(read.id.clone(), node)]),
         rules: Vec::new(),
+        together: None,
         quarantine: None,
         quarantine_history: false,
         boundaries: Vec::new(),
@@ -409,6 +410,9 @@ fn lower_dataset(
             constraint: rule.constraint,
         });
     }
+    let conditions: Vec<(&Expr, &DFSchema)> =
+        draft.rules.iter().zip(&read).map(|(rule, read)| (&read.expr, &rule.columns)).collect();
+    let together = together(&conditions, &batch, zone).map_err(wrong)?;
     Ok(DatasetPlan {
         name: name.clone(),
         kind: draft.dataset.kind,
@@ -416,6 +420,7 @@ fn lower_dataset(
         schema: Arc::clone(&draft.schema),
         feed,
         rules,
+        together,
         quarantine: draft.fills_quarantine().then(|| quarantine_schema(judged)),
         quarantine_history: draft.dataset.keeps_quarantine_history(),
         boundaries: if draft.cdc.is_some() { Vec::new() } else { boundaries },
@@ -571,19 +576,6 @@ impl FlowClock<'_> {
         self.at_arrival |= found.at_arrival;
         Ok(found.expr)
     }
-}
-
-/// An expression over the kept columns of a target as one over the source of a flow.
-fn judged_from(expr: &Expr, cdc: &CdcDraft, parts: &CdcDraftFlow) -> datafusion::common::Result<Expr> {
-    let made = expr.clone().transform_up(|e| {
-        let Expr::Column(column) = &e else { return Ok(Transformed::no(e)) };
-        let kept = position(&cdc.judged, column.name()).and_then(|at| cdc.kept.get(at));
-        Ok(match kept.and_then(|at| parts.layout.get(*at)) {
-            Some(made) => Transformed::yes(made.clone()),
-            None => Transformed::no(e),
-        })
-    })?;
-    Ok(made.data)
 }
 
 fn note(upstream: &mut BTreeSet<usize>, input: Input) {

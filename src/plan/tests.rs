@@ -484,3 +484,11 @@ fn a_fingerprint_follows_the_definition_and_what_it_reads() {
     assert_ne!(print(base, "s"), print(&rule, "s"));
     assert_eq!(print(base, "orders"), print(&rule, "orders"));
 }
+
+/// An expression over rows of `columns`.
+pub(crate) fn physical(
+    expr: &datafusion::logical_expr::Expr,
+    columns: &datafusion::common::DFSchema,
+) -> Arc<dyn datafusion::physical_expr::PhysicalExpr> {
+    super::lower::physical(expr, columns, &Arc::new(columns.as_arrow().clone()), &"UTC".into()).unwrap()
+}
