@@ -48,6 +48,9 @@ SELECT i.id, p.id IS NOT NULL AS placed FROM STREAM(item_events) i
 LEFT JOIN (SELECT DISTINCT id FROM placed) p ON i.order_id = p.id;
 ";
 
+const TABLES: [&str; 7] =
+    ["customers", "orders_clean", "orders", "items_clean", "items_open", "item_names", "items_placed"];
+
 #[derive(Clone, Default)]
 struct Feed {
     /// Customer, sequence, name or deleted.
@@ -152,8 +155,11 @@ fn three_levels_are_right_after_every_epoch() {
             let feed = Feed::random(&mut dice, &mut serial);
             feed.land(&project, &format!("b{batch}"));
             all.add(&feed);
-            project.run(1 + batch % 4).unwrap();
-            check(&project, &all, &format!("seed {seed}, batch {batch}"));
+            let context = format!("seed {seed}, batch {batch}");
+            let before = project.held(&TABLES);
+            let report = project.run(1 + batch % 4).unwrap();
+            check(&project, &all, &context);
+            project.assert_touched(&report, &before, &context);
         }
         project.assert_clean(&format!("seed {seed}"));
     }

@@ -141,8 +141,10 @@ fn tables_are_right_whenever_one_looks() {
                 project.land("raw", &format!("r{round:02}"), &new);
             }
             let before = project.versions();
+            let held = project.held(&["bronze", "started", "open", "history", "current", "late_versions"]);
             let report = project.run_at(&instant(now), 1 + round % 3).unwrap();
             check(&project, &orders, now, &context);
+            project.assert_touched(&report, &held, &context);
             if report.epochs.is_empty() {
                 assert_eq!(project.versions(), before, "{context}: nothing was due");
             }
