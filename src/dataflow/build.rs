@@ -327,6 +327,7 @@ fn judge(index: usize, dataset: &DatasetPlan, tally: &Tally) -> Judge {
         dataset: index,
         label: dataset.label(),
         rules: dataset.rules.clone().into(),
+        together: dataset.together.clone(),
         schema: Arc::clone(&schema),
         quarantine: dataset.quarantine.as_ref().map(|q| if wall { with_wall(q) } else { Arc::clone(q) }),
         wall,

@@ -15,6 +15,7 @@ use crate::plan::Step;
 use crate::rows::json_lines;
 
 /// What is wrong with one row.
+#[derive(Debug)]
 pub struct BadRow {
     /// Its place in the batch.
     pub index: usize,
@@ -30,26 +31,45 @@ pub fn evaluate(expr: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Result<Arra
 /// Most bytes of the values of one expression that are put together from those of single rows.
 const LARGEST: usize = 2 << 30;
 
-/// Evaluates; on failure finds the first row that fails.
+/// Evaluates; on failure finds the first row that fails, by halves.
 pub fn evaluate_rows(expr: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Result<ArrayRef, BadRow> {
     match evaluate(expr, rows) {
         Ok(array) => Ok(array),
         Err(_) if rows.num_rows() > 1 => {
-            let mut parts = Vec::with_capacity(rows.num_rows());
-            let mut size = 0;
-            for index in 0..rows.num_rows() {
-                let part = evaluate(expr, &rows.slice(index, 1)).map_err(|e| bad(index, &e))?;
-                size += part.get_array_memory_size();
-                if size > LARGEST {
-                    let message = format!("the values of one batch of rows have more than {LARGEST} bytes");
-                    return Err(BadRow { index, message });
-                }
-                parts.push(part);
-            }
+            let mut parts = Vec::new();
+            evaluate_halves(expr, rows, 0, &mut 0, &mut parts)?;
             join_arrays(&parts).map_err(|e| BadRow { index: 0, message: e.to_string() })
         }
         Err(error) => Err(bad(0, &error)),
     }
+}
+
+/// The halves of rows that fail together, which begin at row `index`.
+fn evaluate_halves(
+    expr: &Arc<dyn PhysicalExpr>,
+    rows: &RecordBatch,
+    index: usize,
+    size: &mut usize,
+    parts: &mut Vec<ArrayRef>,
+) -> Result<(), BadRow> {
+    let half = rows.num_rows() / 2;
+    for (start, length) in [(0, half), (half, rows.num_rows() - half)] {
+        let part = rows.slice(start, length);
+        let index = index + start;
+        match evaluate(expr, &part) {
+            Ok(array) => {
+                *size += array.get_array_memory_size();
+                if *size > LARGEST {
+                    let message = format!("the values of one batch of rows have more than {LARGEST} bytes");
+                    return Err(BadRow { index, message });
+                }
+                parts.push(array);
+            }
+            Err(_) if length > 1 => evaluate_halves(expr, &part, index, size, parts)?,
+            Err(error) => return Err(bad(index, &error)),
+        }
+    }
+    Ok(())
 }
 
 fn bad(index: usize, error: &DataFusionError) -> BadRow {
@@ -70,29 +90,37 @@ pub enum Outcome {
     Error,
 }
 
-/// Evaluates a condition; a failing row is an outcome of its own.
+/// Evaluates a condition; a failing row is an outcome of its own, and is looked for by halves.
 pub fn judge(condition: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Vec<Outcome> {
-    let outcome = |array: &ArrayRef| -> Vec<Outcome> {
-        match array.as_boolean_opt() {
-            Some(values) => values
-                .iter()
-                .map(|value| match value {
-                    Some(true) => Outcome::True,
-                    Some(false) => Outcome::False,
-                    None => Outcome::Null,
-                })
-                .collect(),
-            None => vec![Outcome::Null; array.len()],
-        }
-    };
+    let mut all = Vec::with_capacity(rows.num_rows());
+    judge_halves(condition, rows, &mut all);
+    all
+}
+
+fn judge_halves(condition: &Arc<dyn PhysicalExpr>, rows: &RecordBatch, all: &mut Vec<Outcome>) {
     match evaluate(condition, rows) {
-        Ok(array) => outcome(&array),
-        Err(_) => (0..rows.num_rows())
-            .map(|index| match evaluate(condition, &rows.slice(index, 1)) {
-                Ok(array) => outcome(&array).first().copied().unwrap_or(Outcome::Null),
-                Err(_) => Outcome::Error,
+        Ok(array) => all.extend(outcomes(&array)),
+        Err(_) if rows.num_rows() > 1 => {
+            let half = rows.num_rows() / 2;
+            judge_halves(condition, &rows.slice(0, half), all);
+            judge_halves(condition, &rows.slice(half, rows.num_rows() - half), all);
+        }
+        Err(_) => all.extend((0..rows.num_rows()).map(|_| Outcome::Error)),
+    }
+}
+
+/// The values of a condition as outcomes.
+pub fn outcomes(array: &ArrayRef) -> Vec<Outcome> {
+    match array.as_boolean_opt() {
+        Some(values) => values
+            .iter()
+            .map(|value| match value {
+                Some(true) => Outcome::True,
+                Some(false) => Outcome::False,
+                None => Outcome::Null,
             })
             .collect(),
+        None => vec![Outcome::Null; array.len()],
     }
 }
 
@@ -163,5 +191,111 @@ pub fn row_json(rows: &RecordBatch, index: usize) -> String {
     match one.project(&shown).and_then(|one| json_lines([&one])) {
         Ok(text) => text.trim_end().to_owned(),
         Err(error) => format!("(not shown: {error})"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use arrow::array::Int64Array;
+    use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+    use datafusion::common::DFSchema;
+    use datafusion::logical_expr::{ColumnarValue, Expr, Volatility, col, create_udf, lit};
+
+    use super::*;
+    use crate::dataflow::Tally;
+    use crate::dataflow::rules::Judge;
+    use crate::pipeline::Action;
+    use crate::plan::{Rule, together};
+
+    fn rows(values: impl IntoIterator<Item = i64>) -> RecordBatch {
+        let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
+        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int64Array::from_iter_values(values))]).unwrap()
+    }
+
+    /// `check(n)`, which is n, fails on negative rows, and counts its calls and the rows that it sees.
+    fn check(calls: &Arc<AtomicUsize>, seen: &Arc<AtomicUsize>) -> Expr {
+        let (calls, seen) = (Arc::clone(calls), Arc::clone(seen));
+        let check = move |arguments: &[ColumnarValue]| {
+            let ColumnarValue::Array(values) = &arguments[0] else { panic!("a column") };
+            calls.fetch_add(1, Ordering::Relaxed);
+            seen.fetch_add(values.len(), Ordering::Relaxed);
+            match values.as_primitive::<Int64Type>().iter().flatten().any(|n| n < 0) {
+                true => Err(DataFusionError::Execution("a negative row".to_owned())),
+                false => Ok(ColumnarValue::Array(Arc::clone(values))),
+            }
+        };
+        let kind = DataType::Int64;
+        create_udf("check", vec![kind.clone()], kind, Volatility::Immutable, Arc::new(check)).call(vec![col("n")])
+    }
+
+    fn physical(expr: &Expr) -> Arc<dyn PhysicalExpr> {
+        let columns = DFSchema::try_from(rows([]).schema().as_ref().clone()).unwrap();
+        crate::plan::tests::physical(expr, &columns)
+    }
+
+    #[test]
+    fn a_row_that_fails_is_found_without_looking_at_each_row() {
+        let (calls, seen) = (Arc::default(), Arc::default());
+        let bad = |n: i64| [700, 5_000].contains(&n);
+        let batch = rows((0..8192).map(|n| if bad(n) { -1 } else { n }));
+        let outcomes = judge(&physical(&check(&calls, &seen).gt(lit(10_i64))), &batch);
+        let expected = |n: i64| match n {
+            n if bad(n) => Outcome::Error,
+            n if n > 10 => Outcome::True,
+            _ => Outcome::False,
+        };
+        assert_eq!(outcomes, (0..8192).map(expected).collect::<Vec<_>>());
+        assert!(calls.load(Ordering::Relaxed) <= 55, "{calls:?} calls");
+        let Err(BadRow { index, message }) = evaluate_rows(&physical(&check(&calls, &seen)), &batch) else {
+            panic!("a row fails")
+        };
+        assert_eq!((index, message.contains("a negative row")), (700, true));
+        let good = rows(0..100);
+        assert_eq!(evaluate_rows(&physical(&check(&calls, &seen)), &good).unwrap().as_ref(), good.column(0).as_ref());
+    }
+
+    #[test]
+    fn what_rules_have_in_common_is_computed_once_a_batch() {
+        let (calls, seen): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
+        let value = check(&calls, &seen);
+        let conditions = [value.clone().gt(lit(3_i64)), value.clone().lt(lit(90_i64)), col("n").not_eq(lit(5_i64))];
+        let schema = rows([]).schema();
+        let columns = DFSchema::try_from(schema.as_ref().clone()).unwrap();
+        let pairs: Vec<(&Expr, &DFSchema)> = conditions.iter().map(|c| (c, &columns)).collect();
+        let shared = together(&pairs, &schema, &"UTC".into()).unwrap().unwrap();
+        assert_eq!(shared.common.len(), 1);
+        let rule = |condition: &Expr| Rule {
+            name: condition.to_string(),
+            text: condition.to_string(),
+            condition: physical(condition),
+            action: Action::Warn,
+            live: false,
+            constraint: false,
+        };
+        let mut judge = Judge {
+            dataset: 0,
+            label: String::new(),
+            rules: conditions.iter().map(rule).collect(),
+            together: Some(shared),
+            schema,
+            quarantine: None,
+            wall: false,
+            now: false,
+            drop_is_final: false,
+            stored_through: 0,
+            tally: Tally::default(),
+        };
+        let batch = rows(0..100);
+        let once = judge.outcomes(&batch);
+        assert_eq!(seen.load(Ordering::Relaxed), 100, "each row once");
+        let failing = rows((0..100).map(|n| if n % 17 == 3 { -1 } else { n }));
+        let fallen = judge.outcomes(&failing);
+        judge.together = None;
+        assert_eq!(once, judge.outcomes(&batch));
+        assert_eq!(fallen, judge.outcomes(&failing));
+        assert!(fallen[0].contains(&Outcome::Error) && !fallen[2].contains(&Outcome::Error));
     }
 }

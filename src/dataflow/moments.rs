@@ -42,7 +42,9 @@ impl Moments {
             let mut steps = Vec::with_capacity(boundary.steps.len());
             for step in boundary.steps.iter().rev() {
                 let by = match step {
-                    ClockStep::ShiftBy { by, .. } | ClockStep::Rest(by) => Some(whole(by, rows)?),
+                    ClockStep::ShiftBy { by, .. } | ClockStep::Rest(by) | ClockStep::MonthsSince { from: by, .. } => {
+                        Some(whole(by, rows)?)
+                    }
                     _ => None,
                 };
                 steps.push((step, by));
@@ -109,6 +111,9 @@ fn back(steps: &Steps<'_>, reached: i64, row: usize, local: &mut Local, out: &mu
         // The difference falls as the clock goes on.
         ClockStep::Rest(_) => by.and_then(|by| by.checked_sub(reached)?.checked_add(1)),
         ClockStep::Scale(by) => Some(ceiling(reached, *by)),
+        ClockStep::Divide(by) if reached > 0 => reached.checked_mul(*by),
+        ClockStep::Divide(by) => reached.checked_sub(1).and_then(|r| r.checked_mul(*by)?.checked_add(1)),
+        ClockStep::MonthsSince { day, .. } => by.and_then(|from| months_after(from, reached, *day)),
         ClockStep::Floor(by) => reached.checked_mul(*by),
         ClockStep::Truncate { to, day } => start(reached, *to, *day),
         ClockStep::Months { months, day } => {
@@ -211,6 +216,20 @@ fn months_before(reached: i64, months: i32, day: i64) -> Option<Vec<i64>> {
         moments.push(begin(of_month + 1)?);
     }
     Some(moments)
+}
+
+/// When so many months have passed since `from`. Where the month has no such day, with the month after it.
+fn months_after(from: i64, months: i64, day: i64) -> Option<i64> {
+    let (time, on) = (from.rem_euclid(day), date(from.div_euclid(day))?);
+    // Counted backwards, a month is over only beyond the moment.
+    let (months, beyond) = if months > 0 { (months, 0) } else { (months.checked_sub(1)?, 1) };
+    let away = Months::new(u32::try_from(months.unsigned_abs()).ok()?);
+    let first = on.with_day(1)?;
+    let first = if months >= 0 { first.checked_add_months(away)? } else { first.checked_sub_months(away)? };
+    match first.with_day(on.day()) {
+        Some(reached) => days(reached).checked_mul(day)?.checked_add(time)?.checked_add(beyond),
+        None => days(first.checked_add_months(Months::new(1))?).checked_mul(day),
+    }
 }
 
 /// Further than any clock is from UTC, in seconds.

@@ -8,12 +8,12 @@ use arrow::error::ArrowError;
 use silverflow_operators::Epoch;
 
 use super::batch::{Batch, relabel};
-use super::eval::{Outcome, judge, row_json};
+use super::eval::{Outcome, evaluate, judge, outcomes, row_json};
 use super::fault::{RowFault, SHOWN_ROWS};
 use super::metrics::Tally;
 use crate::error::Fault;
 use crate::pipeline::Action;
-use crate::plan::Rule;
+use crate::plan::{Rule, Together};
 
 /// Judges the rows of one dataset.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ pub struct Judge {
     pub label: String,
     /// The rules.
     pub rules: Arc<[Rule]>,
+    /// Their conditions, where several of them compute the same.
+    pub together: Option<Together>,
     /// Columns of the dataset's edge, the wall last if it carries one.
     pub schema: SchemaRef,
     /// Columns of the quarantine's edge: those of the table, then the wall if the dataset carries one.
@@ -75,7 +77,7 @@ impl Judge {
             let keep = BooleanArray::from(vec![true; rows]);
             return Ok(Judged { kept: self.visible(batch)?, keep, quarantined: None, faults: Vec::new() });
         }
-        let outcomes: Vec<Vec<Outcome>> = self.rules.iter().map(|rule| judge(&rule.condition, &batch.rows)).collect();
+        let outcomes = self.outcomes(&batch.rows);
         let changes = self.changes(&batch, &outcomes);
         let stored = batch.epoch <= self.stored_through;
         let mut faults = Vec::new();
@@ -144,6 +146,26 @@ impl Judge {
             }
         });
         Ok(Judged { kept, keep, quarantined, faults })
+    }
+
+    /// The outcomes of each rule. Where something fails, the rules that need it are judged by themselves.
+    pub(super) fn outcomes(&self, rows: &RecordBatch) -> Vec<Vec<Outcome>> {
+        let prepared = self.together.as_ref().and_then(|together| {
+            let mut columns = rows.columns().to_vec();
+            for common in &together.common {
+                columns.push(evaluate(common, rows).ok()?);
+            }
+            Some((relabel(&together.schema, columns, rows.num_rows()).ok()?, &together.conditions))
+        });
+        let Some((prepared, conditions)) = prepared else {
+            return self.rules.iter().map(|rule| judge(&rule.condition, rows)).collect();
+        };
+        let each = self.rules.iter().zip(conditions);
+        each.map(|(rule, condition)| match evaluate(condition, &prepared) {
+            Ok(values) => outcomes(&values),
+            Err(_) => judge(&rule.condition, rows),
+        })
+        .collect()
     }
 
     /// Quarantines rows for a reason that is no rule of the user's.

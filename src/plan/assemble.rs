@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
 
-use super::cdc::{CdcDraft, CdcDraftFlow};
+use super::cdc::{CdcDraftFlow, judged_from};
+use super::decided::decided_rows_grow;
 use super::draft::{Draft, DraftFlow, Reading, quarantine_schema};
 use super::fingerprint::fingerprints;
 use super::growth::growth;
@@ -16,8 +17,10 @@ use super::lower::{Lowering, View, Views, clock, physical, read_once};
 use super::moments::{Boundary, Live, live};
 use super::push::push_down;
 use super::query::{Planner, from_datafusion};
+use super::readings::{Reader, Readings};
 use super::replay::{Candidate, Reads, replay_points};
 use super::schema::{position, with_now, with_wall};
+use super::together::together;
 use super::unique::{KnownKeys, unique};
 use super::{CdcFlow, CdcPlan, DatasetPlan, Feed, Input, Node, Plan, PlanLint, Retracts, Rule, Source, Stored};
 use crate::error::{Error, Result};
@@ -82,6 +85,12 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
     for (index, draft) in drafts.iter().enumerate() {
         numbering.place(index, draft, replay.contains(&index), &mut lints);
     }
+    let once = |index: usize, draft: &Draft<'_>| replay.contains(&index) || draft.dataset.decides_at_arrival();
+    let mut shown: Vec<Readings> = Vec::with_capacity(drafts.len());
+    for (index, draft) in drafts.iter().enumerate() {
+        let found = shown_in(draft, drafts, &shown, zone, once(index, draft));
+        shown.push(found.map_err(|e| from_datafusion(e, &draft.dataset.span, None))?);
+    }
     let mut slots: Vec<Option<DatasetPlan>> = Vec::new();
     slots.resize_with(numbering.total, || None);
     let mut walls: BTreeSet<Input> = BTreeSet::new();
@@ -93,11 +102,12 @@ pub(super) fn assemble(drafts: &[Draft<'_>], zone: &Arc<str>, planner: &Planner<
         let place = Place {
             wall,
             replay_point: is_replay || arrival,
-            once: replay.contains(&index) || arrival,
+            once: once(index, draft),
             arrival,
             decided: arrival && !is_replay,
         };
-        let plan = lower_dataset(draft, drafts, &numbering, place, zone, &mut walls, &mut lints, planner)?;
+        let plan =
+            lower_dataset(draft, drafts, &numbering, &shown, index, place, zone, &mut walls, &mut lints, planner)?;
         put(&mut slots, at, plan)?;
         for (replay_at, source) in numbering.replays(index) {
             let wall = walls.contains(&Input::Dataset(replay_at));
@@ -214,6 +224,7 @@ fn replay_dataset(
         schema: Arc::clone(&read.schema),
         feed: Feed::Append(vec![(read.id.clone(), node)]),
         rules: Vec::new(),
+        together: None,
         quarantine: None,
         quarantine_history: false,
         boundaries: Vec::new(),
@@ -248,6 +259,8 @@ fn lower_dataset(
     draft: &Draft<'_>,
     drafts: &[Draft<'_>],
     numbering: &Numbering,
+    shown: &[Readings],
+    index: usize,
     place: Place,
     zone: &Arc<str>,
     walls: &mut BTreeSet<Input>,
@@ -256,7 +269,8 @@ fn lower_dataset(
 ) -> Result<DatasetPlan> {
     let name = &draft.dataset.name;
     let Place { wall, replay_point, once, decided, .. } = place;
-    let read = read_rules(draft, zone, place, lints)?;
+    let own = shown.get(index).cloned().unwrap_or_default();
+    let read = read_rules(draft, &own, zone, place, lints)?;
     let rules_wall = read.iter().any(|r| r.at_arrival);
     let rules_now = read.iter().any(|r| !r.boundaries.is_empty());
     let mut upstream = BTreeSet::new();
@@ -288,14 +302,17 @@ fn lower_dataset(
                     FlowKind::AutoCdc(_) => None,
                 };
                 let keys = Keys { drafts, reads: &flow.reads };
+                let schemas: Vec<SchemaRef> = inputs.iter().map(|(_, schema)| Arc::clone(schema)).collect();
                 let mut lowering = Lowering {
                     inputs: &inputs,
+                    shown: &read_by(flow, drafts, shown),
+                    schemas: &schemas,
                     known: &keys,
                     zone: Arc::clone(zone),
                     once,
                     decided,
                     streams: streams(flow),
-                    views: &AllViews { drafts, numbering },
+                    views: &AllViews { drafts, numbering, shown },
                     inlined: BTreeSet::new(),
                     span: span.unwrap_or(&flow.flow.span),
                     source: planner.source(span.unwrap_or(&flow.flow.span)),
@@ -317,7 +334,15 @@ fn lower_dataset(
                 let Some((reading, schema)) = flow.reads.first() else { continue };
                 let input = numbering.input(reading)?;
                 let wrong = |e| from_datafusion(e, &flow.flow.span, None);
-                let mut found = FlowClock { parts, zone, boundaries: Vec::new(), at_arrival: rules_wall };
+                let source = read_by(flow, drafts, shown).into_iter().next().unwrap_or_default();
+                let mut found = FlowClock {
+                    parts,
+                    zone,
+                    shown: &source,
+                    boundaries: Vec::new(),
+                    at_arrival: rules_wall,
+                    once: None,
+                };
                 let layout =
                     parts.layout.iter().map(|e| found.read(e)).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
                 let sequence = found.read(&parts.sequence).map_err(wrong)?;
@@ -326,7 +351,8 @@ fn lower_dataset(
                 for boundary in read.iter().flat_map(|r| &r.boundaries) {
                     found.boundaries.push(boundary.bind(|e| judged_from(e, cdc, parts)).map_err(wrong)?);
                 }
-                let FlowClock { boundaries, at_arrival, .. } = found;
+                let FlowClock { boundaries, at_arrival, once, .. } = found;
+                lints.extend(once.map(|itself| read_once(false, itself, &flow.flow.span)));
                 let width = schema.fields().len();
                 if at_arrival {
                     walls.insert(input);
@@ -385,6 +411,9 @@ fn lower_dataset(
             constraint: rule.constraint,
         });
     }
+    let conditions: Vec<(&Expr, &DFSchema)> =
+        draft.rules.iter().zip(&read).map(|(rule, read)| (&read.expr, &rule.columns)).collect();
+    let together = together(&conditions, &batch, zone).map_err(wrong)?;
     Ok(DatasetPlan {
         name: name.clone(),
         kind: draft.dataset.kind,
@@ -392,6 +421,7 @@ fn lower_dataset(
         schema: Arc::clone(&draft.schema),
         feed,
         rules,
+        together,
         quarantine: draft.fills_quarantine().then(|| quarantine_schema(judged)),
         quarantine_history: draft.dataset.keeps_quarantine_history(),
         boundaries: if draft.cdc.is_some() { Vec::new() } else { boundaries },
@@ -409,12 +439,20 @@ fn lower_dataset(
 
 /// How the expectations read the clock. What a view within a replay point's query leaves out is nowhere, and what a replay
 /// point drops neither, so that there the clock is read once.
-fn read_rules(draft: &Draft<'_>, zone: &Arc<str>, place: Place, lints: &mut Vec<PlanLint>) -> Result<Vec<Live>> {
+fn read_rules(
+    draft: &Draft<'_>,
+    own: &Readings,
+    zone: &Arc<str>,
+    place: Place,
+    lints: &mut Vec<PlanLint>,
+) -> Result<Vec<Live>> {
+    // Rows that are stored as they came are judged as they are stored.
+    let own = if place.replay_point { own.stored() } else { own.clone() };
     let mut all = Vec::with_capacity(draft.rules.len());
     for rule in &draft.rules {
         let once = place.once && (!place.replay_point || place.arrival || rule.action == Action::Drop);
         let found =
-            live(&rule.condition, &rule.columns, zone, once).map_err(|e| from_datafusion(e, &rule.span, None))?;
+            live(&rule.condition, &rule.columns, zone, once, &own).map_err(|e| from_datafusion(e, &rule.span, None))?;
         if once {
             if found.at_arrival && rule.action == Action::Drop && !place.arrival {
                 lints.push(PlanLint {
@@ -426,62 +464,15 @@ fn read_rules(draft: &Draft<'_>, zone: &Arc<str>, place: Place, lints: &mut Vec<
                     ),
                     span: rule.span.clone(),
                 });
+            } else if found.by_column {
+                lints.push(read_once(false, false, &rule.span));
             }
         } else if found.is_partial() {
-            lints.push(read_once(false, &rule.span));
+            lints.push(read_once(false, found.at_arrival, &rule.span));
         }
         all.push(found);
     }
     Ok(all)
-}
-
-/// Rows that are decided when they arrive cannot be taken back, so that they cannot be made from such that are.
-fn decided_rows_grow(datasets: &[DatasetPlan], drafts: &[Draft<'_>], numbering: &Numbering) -> Result<()> {
-    let mut errors = Vec::new();
-    for (index, draft) in drafts.iter().enumerate() {
-        let Some(dataset) = numbering.datasets.get(index).and_then(|at| datasets.get(*at)) else { continue };
-        let Feed::Append(flows) = &dataset.feed else { continue };
-        for (flow, node) in flows.iter().filter(|_| dataset.decided) {
-            let Some(from) = taken_back(node, datasets, &numbering.sources) else { continue };
-            errors.push(
-                Error::user(
-                    "ARRIVAL_OVER_CHANGES",
-                    format!("rows of {} are to be decided when they arrive, and rows of {from} are taken back", dataset.name),
-                )
-                .help("read a table that only grows: one that stores what comes from outside, or one that is decided at arrival too")
-                .at(&draft.dataset.span)
-                .dataset(&dataset.name)
-                .flow(flow),
-            );
-        }
-    }
-    Error::all(errors).map_or(Ok(()), Err)
-}
-
-/// Something whose rows a query may have to take back. What only the clock takes out of a replay point stays decided.
-fn taken_back(node: &Node, datasets: &[DatasetPlan], sources: &[Source]) -> Option<String> {
-    match node {
-        Node::Read { input: Input::Dataset(i), .. } => {
-            let dataset = datasets.get(*i)?;
-            let Feed::Append(flows) = &dataset.feed else { return Some(dataset.label()) };
-            if dataset.decided {
-                return None;
-            }
-            let from = flows.iter().find_map(|(_, node)| taken_back(node, datasets, sources));
-            let clock = !dataset.boundaries.is_empty() && !dataset.replay_point;
-            from.or_else(|| clock.then(|| dataset.label()))
-        }
-        Node::Read { input: Input::Quarantine(i), .. } => Some(format!("{} quarantine", datasets.get(*i)?.label())),
-        Node::Read { input: Input::Source(i), .. } => {
-            sources.get(*i).filter(|s| s.kind.retracts()).map(|s| s.id.clone())
-        }
-        Node::Map { input, .. } => taken_back(input, datasets, sources),
-        Node::Union { inputs, .. } => inputs.iter().find_map(|input| taken_back(input, datasets, sources)),
-        Node::Match(node) if node.once => taken_back(&node.rows, datasets, sources),
-        Node::Match(_) => Some("a join".to_owned()),
-        Node::Clock { .. } => Some("a condition on the clock".to_owned()),
-        Node::Distinct { .. } => Some("DISTINCT".to_owned()),
-    }
 }
 
 /// Which relations of a flow are read as streams.
@@ -495,6 +486,7 @@ fn streams(flow: &DraftFlow<'_>) -> Vec<bool> {
 struct AllViews<'a> {
     drafts: &'a [Draft<'a>],
     numbering: &'a Numbering,
+    shown: &'a [Readings],
 }
 
 impl Views for AllViews<'_> {
@@ -510,6 +502,7 @@ impl Views for AllViews<'_> {
         Ok(Some(View {
             plan,
             inputs: inputs.collect::<Result<_>>()?,
+            shown: read_by(flow, self.drafts, self.shown),
             streams: streams(flow),
             known: Box::new(Keys { drafts: self.drafts, reads: &flow.reads }),
             judged: !draft.rules.is_empty(),
@@ -522,34 +515,69 @@ fn hidden(schema: &SchemaRef, wall: bool, now: bool) -> SchemaRef {
     if now { with_now(&schema) } else { schema }
 }
 
+/// What the columns have of the clock that a dataset's rules judge, and that a view hands on.
+fn shown_in(
+    draft: &Draft<'_>,
+    drafts: &[Draft<'_>],
+    before: &[Readings],
+    zone: &Arc<str>,
+    once: bool,
+) -> datafusion::common::Result<Readings> {
+    let mut flows = Vec::with_capacity(draft.flows.len());
+    for (index, flow) in draft.flows.iter().enumerate() {
+        let relations = read_by(flow, drafts, before);
+        let schemas: Vec<SchemaRef> = flow.reads.iter().map(|(_, schema)| Arc::clone(schema)).collect();
+        let reader = Reader { relations: &relations, schemas: &schemas, zone, once };
+        let found = match (&draft.cdc, &flow.plan) {
+            (None, Some(plan)) => {
+                let columns = DFSchema::try_from(draft.schema.as_ref().clone())?;
+                reader.of(plan)?.moved(plan.schema(), &columns, Some)
+            }
+            (Some(cdc), _) => {
+                let (Some(parts), Some(source)) = (cdc.flows.get(index), relations.first()) else { continue };
+                let kept: Vec<Expr> = cdc.kept.iter().filter_map(|at| parts.layout.get(*at)).cloned().collect();
+                let judged = DFSchema::try_from(cdc.judged.as_ref().clone())?;
+                reader.made(&kept, source, &parts.columns, &judged)?
+            }
+            (None, None) => continue,
+        };
+        flows.push(found);
+    }
+    Ok(Readings::of_all(flows))
+}
+
+/// What the relations of a flow have of the clock: those that are views, since what a table stores stays as it is.
+fn read_by(flow: &DraftFlow<'_>, drafts: &[Draft<'_>], shown: &[Readings]) -> Vec<Readings> {
+    let of = |reading: &Reading| match reading {
+        Reading::Dataset(i) if drafts.get(*i).is_some_and(|d| d.dataset.kind == DatasetKind::TemporaryView) => {
+            shown.get(*i).cloned()
+        }
+        _ => None,
+    };
+    flow.reads.iter().map(|(reading, _)| of(reading).unwrap_or_default()).collect()
+}
+
 /// How the expressions of a flow of change events read the clock.
 struct FlowClock<'a> {
     parts: &'a CdcDraftFlow,
     zone: &'a Arc<str>,
+    shown: &'a Readings,
     boundaries: Vec<Boundary<Expr>>,
     at_arrival: bool,
+    /// Some condition is evaluated once: whether it reads the clock itself.
+    once: Option<bool>,
 }
 
 impl FlowClock<'_> {
     fn read(&mut self, expr: &Expr) -> datafusion::common::Result<Expr> {
-        let found = live(expr, &self.parts.columns, self.zone, false)?;
+        let found = live(expr, &self.parts.columns, self.zone, false, self.shown)?;
+        if found.is_partial() {
+            self.once = Some(found.at_arrival);
+        }
         self.boundaries.extend(found.boundaries);
         self.at_arrival |= found.at_arrival;
         Ok(found.expr)
     }
-}
-
-/// An expression over the kept columns of a target as one over the source of a flow.
-fn judged_from(expr: &Expr, cdc: &CdcDraft, parts: &CdcDraftFlow) -> datafusion::common::Result<Expr> {
-    let made = expr.clone().transform_up(|e| {
-        let Expr::Column(column) = &e else { return Ok(Transformed::no(e)) };
-        let kept = position(&cdc.judged, column.name()).and_then(|at| cdc.kept.get(at));
-        Ok(match kept.and_then(|at| parts.layout.get(*at)) {
-            Some(made) => Transformed::yes(made.clone()),
-            None => Transformed::no(e),
-        })
-    })?;
-    Ok(made.data)
 }
 
 fn note(upstream: &mut BTreeSet<usize>, input: Input) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::{Cast, Expr, ident, lit};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast;
@@ -372,4 +373,17 @@ fn orderable(data_type: &DataType) -> bool {
         DataType::Struct(fields) => fields.iter().all(|f| orderable(f.data_type())),
         _ => true,
     }
+}
+
+/// An expression over the kept columns of a target as one over the source of a flow.
+pub(super) fn judged_from(expr: &Expr, cdc: &CdcDraft, parts: &CdcDraftFlow) -> datafusion::common::Result<Expr> {
+    let made = expr.clone().transform_up(|e| {
+        let Expr::Column(column) = &e else { return Ok(Transformed::no(e)) };
+        let kept = position(&cdc.judged, column.name()).and_then(|at| cdc.kept.get(at));
+        Ok(match kept.and_then(|at| parts.layout.get(*at)) {
+            Some(made) => Transformed::yes(made.clone()),
+            None => Transformed::no(e),
+        })
+    })?;
+    Ok(made.data)
 }

@@ -8,7 +8,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column};
 
 use super::schema::{NOW_COLUMN, varies};
-use super::{DatasetPlan, Feed, Input, MatchKind, Node, Retracts, Rule, Source};
+use super::{DatasetPlan, Feed, Input, MatchKind, MatchNode, Node, Retracts, Rule, Source};
 use crate::pipeline::Action;
 
 /// Marks the datasets that take rows back, the AUTO CDC targets whose sources never take an event back, and the lookups
@@ -46,11 +46,8 @@ fn settle(node: &mut Node, datasets: &[Retracts], sources: &[Source]) {
         Node::Match(node) => {
             settle(&mut node.rows, datasets, sources);
             settle(&mut node.reference, datasets, sources);
-            // Of references that differ in their bits alone the least one counts, and a lesser one may come.
-            let presence = matches!(node.kind, MatchKind::Semi | MatchKind::Anti | MatchKind::Mark);
-            let exact = presence || !node.reference.schema().fields().iter().any(|field| varies(field.data_type()));
             let grows = !node_retracts(&node.reference, datasets, sources);
-            node.settled = node.unique && !node.once && exact && grows;
+            node.settled = node.unique && !node.once && exact(node) && grows;
         }
     }
 }
@@ -67,8 +64,20 @@ fn node_retracts(node: &Node, datasets: &[Retracts], sources: &[Source]) -> bool
         }
         Node::Union { inputs, .. } => inputs.iter().any(|n| node_retracts(n, datasets, sources)),
         Node::Match(node) if node.once => node_retracts(&node.rows, datasets, sources),
+        // A row that has found something has found it for good, where nothing goes on either side.
+        Node::Match(node) if matches!(node.kind, MatchKind::Inner | MatchKind::Semi) => {
+            let replaces = node.unique && !exact(node);
+            replaces || [&node.rows, &node.reference].into_iter().any(|side| node_retracts(side, datasets, sources))
+        }
         Node::Match(_) | Node::Clock { .. } => true,
     }
+}
+
+/// Whether the row that a key has stays the same: of references that differ in their bits alone the least one counts, and a
+/// lesser one may come.
+fn exact(node: &MatchNode) -> bool {
+    let presence = matches!(node.kind, MatchKind::Semi | MatchKind::Anti | MatchKind::Mark);
+    presence || !node.reference.schema().fields().iter().any(|field| varies(field.data_type()))
 }
 
 /// Whether time can make a row pass the rule, and never fail it again.

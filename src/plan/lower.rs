@@ -15,6 +15,7 @@ use super::clock::{bind_clock, reads_clock};
 use super::context::config;
 use super::moments::{Boundary, live};
 use super::query::from_datafusion;
+use super::readings::{Reader, Readings};
 use super::schema::{WALL_COLUMN, is_hidden, with_now, with_wall};
 use super::unique::{KnownKeys, column_index, relation_of, unique_on};
 use super::{Input, MatchKind, MatchNode, Node, PlanLint, Step};
@@ -25,6 +26,10 @@ use crate::pipeline::Source;
 pub(super) struct Lowering<'a> {
     /// What relation `$n` reads, and its columns without the wall.
     pub(super) inputs: &'a [(Input, SchemaRef)],
+    /// What columns of relation `$n` have of the clock.
+    pub(super) shown: &'a [Readings],
+    /// Columns of relation `$n`.
+    pub(super) schemas: &'a [SchemaRef],
     pub(super) known: &'a dyn KnownKeys,
     /// Session time zone.
     pub(super) zone: Arc<str>,
@@ -48,6 +53,7 @@ pub(super) struct Lowering<'a> {
 pub(super) struct View<'a> {
     pub(super) plan: &'a LogicalPlan,
     pub(super) inputs: Vec<(Input, SchemaRef)>,
+    pub(super) shown: Vec<Readings>,
     pub(super) streams: Vec<bool>,
     pub(super) known: Box<dyn KnownKeys + 'a>,
     pub(super) judged: bool,
@@ -72,7 +78,8 @@ impl Lowering<'_> {
     pub(super) fn lower(&mut self, plan: &LogicalPlan, wall: bool) -> Result<Node> {
         match plan {
             LogicalPlan::Projection(projection) => {
-                let read = self.read(&projection.expr, projection.input.schema())?;
+                let shown = self.shown(&projection.input)?;
+                let read = self.read(&projection.expr, projection.input.schema(), &shown)?;
                 let input = self.lower(&projection.input, wall || read.at_arrival)?;
                 let input = self.clocked(input, &read.boundaries, projection.input.schema())?;
                 let mut columns = Vec::with_capacity(projection.expr.len() + 1);
@@ -87,7 +94,8 @@ impl Lowering<'_> {
                 Ok(project(input, columns, Arc::new(schema)))
             }
             LogicalPlan::Filter(filter) => {
-                let read = self.read(std::slice::from_ref(&filter.predicate), filter.input.schema())?;
+                let shown = self.shown(&filter.input)?;
+                let read = self.read(std::slice::from_ref(&filter.predicate), filter.input.schema(), &shown)?;
                 let input = self.lower(&filter.input, wall || read.at_arrival)?;
                 self.filter(input, &read, filter.input.schema(), wall)
             }
@@ -168,6 +176,8 @@ impl Lowering<'_> {
         }
         let mut inner = Lowering {
             inputs: &view.inputs,
+            shown: &view.shown,
+            schemas: &view.inputs.iter().map(|(_, schema)| Arc::clone(schema)).collect::<Vec<_>>(),
             known: view.known.as_ref(),
             zone: Arc::clone(&self.zone),
             once: true,
@@ -202,13 +212,22 @@ impl Lowering<'_> {
         }
     }
 
+    fn reader(&self) -> Reader<'_> {
+        Reader { relations: self.shown, schemas: self.schemas, zone: &self.zone, once: self.once }
+    }
+
+    /// What the columns of `plan` have of the clock.
+    fn shown(&self, plan: &LogicalPlan) -> Result<Readings> {
+        self.reader().of(plan).map_err(|e| self.wrong(e))
+    }
+
     /// How expressions over `columns` read the clock.
-    fn read(&mut self, exprs: &[Expr], columns: &DFSchema) -> Result<Reads> {
+    fn read(&mut self, exprs: &[Expr], columns: &DFSchema, shown: &Readings) -> Result<Reads> {
         let mut reads = Reads { exprs: Vec::with_capacity(exprs.len()), boundaries: Vec::new(), at_arrival: false };
         for expr in exprs {
-            let found = live(expr, columns, &self.zone, self.once).map_err(|e| self.wrong(e))?;
+            let found = live(expr, columns, &self.zone, self.once, shown).map_err(|e| self.wrong(e))?;
             if found.is_partial() {
-                self.lints.push(read_once(self.once, self.span));
+                self.lints.push(read_once(self.once, found.at_arrival, self.span));
             }
             reads.exprs.push(found.expr);
             reads.boundaries.extend(found.boundaries);
@@ -268,8 +287,13 @@ impl Lowering<'_> {
         if join.on.iter().any(|(l, r)| reads_clock(l) || reads_clock(r)) {
             return Err(self.unsupported("the clock in the equality of a join"));
         }
-        let beside = self.read(residual.as_slice(), &join.schema)?;
-        let masked = self.read(mask.as_slice(), join.left.schema())?;
+        let (left, right) = (self.shown(&join.left)?, self.shown(&join.right)?);
+        if join.on.iter().any(|(l, r)| left.touch(l, join.left.schema()) || right.touch(r, join.right.schema())) {
+            self.lints.push(read_once(self.once, false, self.span));
+        }
+        let joined = self.reader().joined(join).map_err(|e| self.wrong(e))?;
+        let beside = self.read(residual.as_slice(), &join.schema, &joined)?;
+        let masked = self.read(mask.as_slice(), join.left.schema(), &left)?;
         let rows_wall = wall || beside.at_arrival || masked.at_arrival;
         let rows = self.lower(&join.left, rows_wall)?;
         let rows = self.clocked(rows, &masked.boundaries, join.left.schema())?;
@@ -434,15 +458,21 @@ pub(super) fn clock(boundaries: Vec<Boundary>, input: Node) -> Result<Node> {
     Ok(Node::Clock { input: Box::new(input), boundaries, schema })
 }
 
-/// What `dry-run` says of a condition that is evaluated once.
-pub(super) fn read_once(once: bool, span: &Span) -> PlanLint {
+/// What `dry-run` says of a condition that is evaluated once: since what it decides is stored, since its changes cannot be
+/// told from the row, or, if the clock is not read in the condition itself, since it reads a column that holds what the
+/// clock showed.
+pub(super) fn read_once(once: bool, itself: bool, span: &Span) -> PlanLint {
     let message = if once {
         "an expression on the clock is evaluated once, when a row arrives, since what it decides is stored; \
          to have it follow the clock, put it into a query that reads this table, or make it an expectation with \
          ON VIOLATION QUARANTINE"
-    } else {
+    } else if itself {
         "an expression on the clock is evaluated once, when a row arrives, since it cannot be told from the row when it \
          changes; a comparison of a column with the clock plus or minus a constant follows the clock"
+    } else {
+        "a condition on a column that holds what the clock showed is evaluated once, when a row arrives, since the column \
+         is stored or since it cannot be told from the row when it changes; with current_date() or its like in the \
+         condition itself it follows the clock"
     };
     PlanLint { code: "CLOCK_READ_ONCE", message: message.to_owned(), span: span.clone() }
 }

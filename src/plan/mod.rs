@@ -4,8 +4,10 @@
 mod analyze;
 mod assemble;
 mod cdc;
+mod chain;
 mod clock;
 mod context;
+mod decided;
 mod draft;
 mod explain;
 mod fingerprint;
@@ -22,6 +24,7 @@ mod moments;
 mod own;
 mod push;
 mod query;
+mod readings;
 mod replay;
 mod schema;
 mod spark;
@@ -29,6 +32,7 @@ mod stars;
 mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
+mod together;
 mod unique;
 mod wording;
 
@@ -53,9 +57,12 @@ pub use functions::{Settings, Zone, all_names as function_names};
 pub use moments::{Boundary, ClockStep, Span as TimeSpan};
 pub use query::{from_datafusion, plan_sql};
 pub use schema::{NOW_COLUMN, WALL_COLUMN, is_hidden, stored_schema, varies, with_now, with_wall};
+pub use together::Together;
+#[cfg(test)]
+pub(crate) use together::together;
 
 /// Raised whenever an operator, a function or an encoding changes its meaning, so that stored results are recomputed.
-pub const SEMANTICS: u32 = 2;
+pub const SEMANTICS: u32 = 3;
 
 /// A pipeline, checked and ready to be built as a dataflow.
 #[derive(Debug)]
@@ -153,6 +160,8 @@ pub struct DatasetPlan {
     pub feed: Feed,
     /// Expectations; for AUTO CDC they judge upsert events before the merge.
     pub rules: Vec<Rule>,
+    /// The conditions of the rules once more, if several of them compute the same.
+    pub together: Option<Together>,
     /// Columns of the automatic quarantine table, without `_epoch`; absent where no rule can fill it.
     pub quarantine: Option<SchemaRef>,
     /// Rows that leave the quarantine stay in its table, with the epoch in which they left.

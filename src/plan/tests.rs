@@ -210,6 +210,9 @@ fn lookups_settle_where_the_reference_only_grows() {
     let from = "STREAM read_files('/l/k', format => 'json', schema => 'k STRING, n DOUBLE, at TIMESTAMP, day DATE')";
     let rule = |rule: &str| format!("CREATE STREAMING TABLE known ({rule}) AS SELECT * FROM {from};");
     let quarantine = |condition: &str| rule(&format!("CONSTRAINT c EXPECT ({condition}) ON VIOLATION QUARANTINE"));
+    let looked_up = |query: &str| {
+        format!("CREATE STREAMING TABLE raw AS SELECT * FROM {from}; CREATE TEMPORARY VIEW known AS {query};")
+    };
     let cases = [
         (rule("CONSTRAINT c EXPECT (k IS NOT NULL) ON VIOLATION DROP ROW"), true),
         (quarantine("at <= current_timestamp()"), true),
@@ -234,13 +237,19 @@ fn lookups_settle_where_the_reference_only_grows() {
             ),
             false,
         ),
-        // What comes of a lookup may go again, however its own reference is.
+        // Who has not found anything may still find it, and who has found it has found it for good.
         (
-            format!(
-                "CREATE STREAMING TABLE raw AS SELECT * FROM {from};
-                 CREATE TEMPORARY VIEW known AS SELECT r.* FROM STREAM raw r WHERE NOT EXISTS
-                   (SELECT 1 FROM customers c WHERE c.id = r.k);"
-            ),
+            looked_up("SELECT r.* FROM STREAM raw r WHERE NOT EXISTS (SELECT 1 FROM customers c WHERE c.id = r.k)"),
+            false,
+        ),
+        (looked_up("SELECT r.* FROM STREAM raw r WHERE EXISTS (SELECT 1 FROM customers c WHERE c.id = r.k)"), true),
+        (looked_up("SELECT r.* FROM STREAM raw r JOIN (SELECT DISTINCT id FROM customers) c ON c.id = r.k"), true),
+        (looked_up("SELECT r.* FROM STREAM raw r JOIN customers c ON c.id = r.k"), true),
+        (looked_up("SELECT r.* FROM STREAM raw r LEFT JOIN customers c ON c.id = r.k"), false),
+        (looked_up("SELECT r.* FROM STREAM raw r LEFT JOIN customers c ON c.id = r.k WHERE c.id IS NOT NULL"), true),
+        (looked_up("SELECT r.* FROM STREAM raw r JOIN (SELECT DISTINCT n FROM raw) c ON c.n = r.n"), false),
+        (
+            looked_up("SELECT r.* FROM STREAM raw r JOIN customers c ON c.id = r.k WHERE r.at > current_timestamp()"),
             false,
         ),
     ];
@@ -301,6 +310,49 @@ fn what_does_not_follow_the_clock_is_said() {
         (
             "CREATE STREAMING TABLE t (CONSTRAINT x EXPECT (at <= now()) ON VIOLATION DROP ROW) AS SELECT id, at FROM STREAM orders",
             &[],
+        ),
+        // Columns that hand on what the clock shows.
+        ("CREATE TEMPORARY VIEW v AS SELECT id FROM (SELECT *, now() AS seen FROM STREAM orders) WHERE at > seen", &[]),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id FROM (SELECT *, now() - INTERVAL 1 HOUR AS seen FROM STREAM orders) WHERE at > seen",
+            &[],
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id FROM (SELECT *, now() AS seen FROM STREAM orders) WHERE greatest(at, seen) = at",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT id, at AS seen FROM STREAM orders UNION ALL SELECT id, now() AS seen FROM STREAM orders;
+             CREATE TEMPORARY VIEW w AS SELECT id FROM STREAM v WHERE seen > TIMESTAMP '2025-01-01 00:00:00'",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (
+            "CREATE TEMPORARY VIEW w AS SELECT o.id FROM STREAM orders o
+               LEFT JOIN (SELECT id AS k, now() AS seen FROM customers) c ON o.customer = c.k WHERE o.at > c.seen OR c.seen IS NULL",
+            &["CLOCK_READ_ONCE", "JOIN_FANS_OUT"],
+        ),
+        (
+            "CREATE STREAMING TABLE t AS SELECT id, now() AS seen FROM STREAM orders;
+             CREATE TEMPORARY VIEW w AS SELECT id FROM STREAM t WHERE seen > TIMESTAMP '2025-01-01 00:00:00'",
+            &[],
+        ),
+        (
+            "CREATE STREAMING TABLE t (CONSTRAINT x EXPECT (at <= seen) ON VIOLATION QUARANTINE,
+                                      CONSTRAINT y EXPECT (seen IS NOT NULL))
+             AS SELECT *, now() AS seen FROM STREAM read_files('/x', format => 'json', schema => 'at TIMESTAMP')",
+            &["CLOCK_READ_ONCE"],
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT *, now() AS seen FROM STREAM orders;
+             CREATE STREAMING TABLE t;
+             CREATE FLOW f AS AUTO CDC INTO t FROM STREAM(v) KEYS (id) APPLY AS DELETE WHEN at > seen SEQUENCE BY at COLUMNS id, at",
+            &[],
+        ),
+        (
+            "CREATE TEMPORARY VIEW v AS SELECT *, now() AS seen FROM STREAM orders;
+             CREATE STREAMING TABLE t;
+             CREATE FLOW f AS AUTO CDC INTO t FROM STREAM(v) KEYS (id) APPLY AS DELETE WHEN greatest(at, seen) = at SEQUENCE BY at COLUMNS id, at",
+            &["CLOCK_READ_ONCE"],
         ),
     ];
     for (sql, codes) in cases {
@@ -431,4 +483,12 @@ fn a_fingerprint_follows_the_definition_and_what_it_reads() {
     let rule = base.replace("TABLE s AS", "TABLE s (CONSTRAINT c EXPECT (id > 0)) AS");
     assert_ne!(print(base, "s"), print(&rule, "s"));
     assert_eq!(print(base, "orders"), print(&rule, "orders"));
+}
+
+/// An expression over rows of `columns`.
+pub(crate) fn physical(
+    expr: &datafusion::logical_expr::Expr,
+    columns: &datafusion::common::DFSchema,
+) -> Arc<dyn datafusion::physical_expr::PhysicalExpr> {
+    super::lower::physical(expr, columns, &Arc::new(columns.as_arrow().clone()), &"UTC".into()).unwrap()
 }

@@ -40,7 +40,16 @@ LEFT JOIN (SELECT id, name FROM customers WHERE __END_AT IS NULL) c ON i.custome
 CREATE STREAMING TABLE orphans AS
 SELECT i.id FROM STREAM(item_events) i
 WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.id = i.order_id AND o.__END_AT IS NULL);
+
+CREATE TEMPORARY VIEW placed AS
+SELECT o.id FROM STREAM(order_events) o WHERE EXISTS (SELECT 1 FROM customer_events c WHERE c.id = o.customer);
+CREATE STREAMING TABLE items_placed AS
+SELECT i.id, p.id IS NOT NULL AS placed FROM STREAM(item_events) i
+LEFT JOIN (SELECT DISTINCT id FROM placed) p ON i.order_id = p.id;
 ";
+
+const TABLES: [&str; 7] =
+    ["customers", "orders_clean", "orders", "items_clean", "items_open", "item_names", "items_placed"];
 
 #[derive(Clone, Default)]
 struct Feed {
@@ -129,6 +138,10 @@ fn check(project: &Project, feed: &Feed, context: &str) {
     );
     let name = |(i, o): &&(i64, i64)| json!({"id": i, "name": customers.get(&open[o])});
     same("SELECT id, name FROM item_names", with.iter().map(name).collect());
+    let ever: BTreeSet<i64> = feed.customers.iter().map(|(id, ..)| *id).collect();
+    let placed: BTreeSet<i64> = feed.orders.iter().filter(|o| ever.contains(&o.2)).map(|(id, ..)| *id).collect();
+    let found = feed.items.iter().map(|(i, o)| json!({"id": i, "placed": placed.contains(o)}));
+    same("SELECT id, placed FROM items_placed", found.collect());
     same("SELECT id FROM orphans", items(&|o| !open.contains_key(&o)).iter().map(id).collect());
 }
 
@@ -142,8 +155,11 @@ fn three_levels_are_right_after_every_epoch() {
             let feed = Feed::random(&mut dice, &mut serial);
             feed.land(&project, &format!("b{batch}"));
             all.add(&feed);
-            project.run(1 + batch % 4).unwrap();
-            check(&project, &all, &format!("seed {seed}, batch {batch}"));
+            let context = format!("seed {seed}, batch {batch}");
+            let before = project.held(&TABLES);
+            let report = project.run(1 + batch % 4).unwrap();
+            check(&project, &all, &context);
+            project.assert_touched(&report, &before, &context);
         }
         project.assert_clean(&format!("seed {seed}"));
     }

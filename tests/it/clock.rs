@@ -141,8 +141,10 @@ fn tables_are_right_whenever_one_looks() {
                 project.land("raw", &format!("r{round:02}"), &new);
             }
             let before = project.versions();
+            let held = project.held(&["bronze", "started", "open", "history", "current", "late_versions"]);
             let report = project.run_at(&instant(now), 1 + round % 3).unwrap();
             check(&project, &orders, now, &context);
+            project.assert_touched(&report, &held, &context);
             if report.epochs.is_empty() {
                 assert_eq!(project.versions(), before, "{context}: nothing was due");
             }
@@ -176,6 +178,71 @@ fn a_released_row_keeps_its_epoch_and_nothing_is_done_before_it_is_due() {
     assert_rows("released", &project.rows("SELECT id FROM bronze_quarantine"), &[]);
     project.assert_clean("released");
     assert!(project.run_at("2027-01-01T00:00:00Z", 2).unwrap().epochs.is_empty(), "nothing is ever due again");
+}
+
+const HANDED_ON: &str = "
+CREATE STREAMING TABLE ord AS SELECT * FROM STREAM read_files('landing/ord', format => 'json',
+  schema => 'id BIGINT, day DATE, at TIMESTAMP');
+CREATE STREAMING TABLE due AS
+WITH x AS (SELECT *, current_date() AS today FROM STREAM ord)
+SELECT id, today AS loaded_on FROM (SELECT * FROM x) AS y WHERE day <= today;
+
+CREATE TEMPORARY VIEW dated AS SELECT *, current_date() AS today, datediff(current_date(), day) AS age FROM STREAM ord;
+CREATE TEMPORARY VIEW passed_on AS SELECT id, day, at, today, age AS days FROM STREAM dated;
+CREATE STREAMING TABLE tagged AS SELECT id, CASE WHEN days > 2 THEN 'old' WHEN day <= today THEN 'due' END AS tag
+FROM STREAM passed_on;
+CREATE STREAMING TABLE fresh (CONSTRAINT young EXPECT (datediff(today, day) < 3) ON VIOLATION QUARANTINE)
+AS SELECT id, day, today FROM STREAM dated;
+CREATE TEMPORARY VIEW checked (CONSTRAINT young EXPECT (days < 3) ON VIOLATION DROP ROW) AS SELECT * FROM STREAM passed_on;
+CREATE STREAMING TABLE young AS SELECT id FROM STREAM checked;
+CREATE STREAMING TABLE alive (CONSTRAINT begun EXPECT (day <= today) ON VIOLATION QUARANTINE);
+CREATE FLOW f AS AUTO CDC INTO alive FROM STREAM(dated) KEYS (id) APPLY AS DELETE WHEN datediff(today, day) > 4
+SEQUENCE BY at COLUMNS id, day, today STORED AS SCD TYPE 1;
+";
+
+/// The rows of a table in which the column that hands on the clock decides nothing would never change.
+#[test]
+fn a_condition_on_a_column_that_hands_on_the_clock_does_not_freeze() {
+    let project = Project::new(HANDED_ON);
+    let mut dice = Dice::new(5);
+    let mut orders: Vec<(i64, i64, i64)> = Vec::new();
+    for today in 10..24 {
+        let context = format!("day {today}");
+        if today % 3 == 1 {
+            let new: Vec<(i64, i64, i64)> =
+                (0..5).map(|i| (today * 10 + i, today - 4 + dice.below(9) as i64, today)).collect();
+            let rows: Vec<Value> =
+                new.iter().map(|(id, on, _)| json!({"id": id, "day": day(*on), "at": instant(today * 24)})).collect();
+            project.land("ord", &format!("d{today}"), &rows);
+            orders.extend(new);
+        }
+        project.run_at(&instant(today * 24 + 7), 1 + (today % 2) as usize).unwrap();
+        let rows = |keep: &dyn Fn(i64) -> bool, show: &dyn Fn(i64, i64, i64) -> Value| -> Vec<Value> {
+            orders.iter().filter(|(_, on, _)| keep(*on)).map(|(id, on, came)| show(*id, *on, *came)).collect()
+        };
+        let same = |table: &str, query: &str, expected: Vec<Value>| {
+            assert_rows(&format!("{context}: {table}"), &project.rows(query), &expected);
+        };
+        let id = |id: i64, _: i64, _: i64| json!({"id": id});
+        same(
+            "due",
+            "SELECT * FROM due",
+            rows(&|on| on <= today, &|id, _, came| json!({"id": id, "loaded_on": day(came)})),
+        );
+        let tag = |id: i64, on: i64, _: i64| {
+            let tag = if today - on > 2 { Some("old") } else { (on <= today).then_some("due") };
+            json!({"id": id, "tag": tag})
+        };
+        same("tagged", "SELECT * FROM tagged", rows(&|_| true, &tag));
+        same("fresh", "SELECT id FROM fresh", rows(&|on| today - on < 3, &id));
+        same("fresh_quarantine", "SELECT id FROM fresh_quarantine", rows(&|on| today - on >= 3, &id));
+        same("young", "SELECT id FROM young", rows(&|on| today - on < 3, &id));
+        let held = |id: i64, on: i64, came: i64| json!({"id": id, "day": day(on), "today": day(came)});
+        same("alive", "SELECT * FROM alive", rows(&|on| on <= today && today - on <= 4, &held));
+        if today % 4 == 0 {
+            project.assert_clean(&context);
+        }
+    }
 }
 
 #[test]

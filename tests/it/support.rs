@@ -219,6 +219,37 @@ impl Project {
         sorted(self.query(sql).unwrap_or_else(|e| panic!("{sql}: {e}")))
     }
 
+    /// What tables hold, each row with how often; one that is not there holds nothing.
+    pub(crate) fn held(&self, tables: &[&'static str]) -> BTreeMap<&'static str, BTreeMap<String, i64>> {
+        let mut held = BTreeMap::new();
+        for table in tables {
+            let rows: &mut BTreeMap<String, i64> = held.entry(*table).or_default();
+            for row in self.query(&format!("SELECT * FROM {table}")).unwrap_or_default() {
+                *rows.entry(row.to_string()).or_default() += 1;
+            }
+        }
+        held
+    }
+
+    /// That a run of one epoch has written and deleted just the rows in which tables differ from what they held before it.
+    pub(crate) fn assert_touched(
+        &self,
+        report: &RunReport,
+        before: &BTreeMap<&'static str, BTreeMap<String, i64>>,
+        context: &str,
+    ) {
+        assert!(report.epochs.len() <= 1, "{context}: several epochs");
+        let tables: Vec<&'static str> = before.keys().copied().collect();
+        for (table, after) in self.held(&tables) {
+            let more = |a: &BTreeMap<String, i64>, b: &BTreeMap<String, i64>| {
+                a.iter().map(|(row, n)| (n - b.get(row).copied().unwrap_or(0)).max(0)).sum::<i64>() as u64
+            };
+            let told = report.tables.iter().find(|t| t.name.ends_with(&format!(".{table}")));
+            let told = told.map_or((0, 0), |t| (t.inserted, t.deleted));
+            assert_eq!(told, (more(&after, &before[table]), more(&before[table], &after)), "{context}: {table}");
+        }
+    }
+
     /// The Delta version of every table, by its path below the storage folder.
     pub(crate) fn versions(&self) -> BTreeMap<String, usize> {
         let mut versions = BTreeMap::new();

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -30,11 +31,21 @@ def tables(storage):
     return found
 
 
-def copy_batch(source, landing, batch):
-    """Moves one batch of every feed into the landing folders, as a sender would."""
+def arrivals(feeds, batches, seed):
+    """For each feed the order in which its batches come: each feed's own, if there is a seed."""
+    dice = random.Random(seed)
+    order = {feed: list(range(batches)) for feed in sorted(feeds)}
+    for batches in order.values() if seed is not None else ():
+        dice.shuffle(batches)
+    return order
+
+
+def copy_batch(source, landing, step, order=None):
+    """Moves one batch of every feed into the landing folders, as a sender would: the one that is next in its order."""
     for folder in pathlib.Path(source).iterdir():
         target = pathlib.Path(landing) / folder.name
         target.mkdir(parents=True, exist_ok=True)
+        batch = order[folder.name][step] if order else step
         for file in folder.glob(f"batch_{batch:03d}.*"):
             shutil.copy(file, target / file.name)
 

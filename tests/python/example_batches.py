@@ -1,7 +1,7 @@
 """The example at 12,000 orders equals DuckDB after every batch, deletes, repeats and broken lines included; and after all
 those commits, with their deletion vectors, three readers still agree on every table.
 
-    python example_batches.py [--orders N] [--batches B] [--seed S] [--workers W]
+    python example_batches.py [--orders N] [--batches B] [--seed S] [--workers W] [--permute SEED]
 """
 
 import argparse
@@ -13,7 +13,7 @@ import tempfile
 
 import oracle
 import readers
-from common import ROOT, TARGET, copy_batch, report, silverflow, tables
+from common import ROOT, TARGET, arrivals, copy_batch, report, silverflow, tables
 
 WALL = "2025-12-31 00:00:00+00"
 FEEDS = {
@@ -93,6 +93,7 @@ def main():
     arguments.add_argument("--batches", type=int, default=10)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--workers", type=int, default=2)
+    arguments.add_argument("--permute", type=int, help="each feed's batches come in an order of their own")
     arguments = arguments.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="silverflow-example-"))
     project, feeds = work / "project", work / "feeds"
@@ -104,8 +105,9 @@ def main():
     con = oracle.connect()
     oracle.load_delta(con)
     equal, released = True, 0
+    order = arrivals(FEEDS, arguments.batches, arguments.permute)
     for batch in range(arguments.batches):
-        copy_batch(feeds, project / "landing", batch)
+        copy_batch(feeds, project / "landing", batch, order)
         before = {row[0] for row in con.execute("select order_id || updated_at from silver_orders_quarantine").fetchall()} if batch else set()
         wall = WALL.replace(" ", "T").replace("+00", "Z")
         silverflow("run", "--spec", project / "spark-pipeline.yml", "--wall", wall, "--workers", arguments.workers)

@@ -1,6 +1,6 @@
 """step_right without contract and deletes at 12,000 orders: equal to one DuckDB pass after every batch.
 
-    python plain_batches.py [--orders N] [--batches B] [--seed S] [--workers W] [--feeds DIR]
+    python plain_batches.py [--orders N] [--batches B] [--seed S] [--workers W] [--permute SEED] [--feeds DIR]
 
 With --feeds the feeds are taken from DIR/<feed>/batch_<k>.json instead of being made.
 """
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 import oracle
-from common import ROOT, copy_batch, report, silverflow, tables
+from common import ROOT, arrivals, copy_batch, report, silverflow, tables
 
 TODAY = "2026-06-30"
 START = datetime.datetime(2026, 1, 1)
@@ -161,6 +161,7 @@ def main():
     arguments.add_argument("--batches", type=int, default=10)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--workers", type=int, default=2)
+    arguments.add_argument("--permute", type=int, help="each feed's batches come in an order of their own")
     arguments.add_argument("--feeds", type=pathlib.Path)
     arguments = arguments.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="silverflow-plain-"))
@@ -173,8 +174,9 @@ def main():
     oracle.load_delta(con)
     equal, released = True, {"orders": 0, "order_items": 0}
     before = {feed: set() for feed in released}
+    order = arrivals(FEEDS, arguments.batches, arguments.permute)
     for batch in range(arguments.batches):
-        copy_batch(feeds, project / "landing", batch)
+        copy_batch(feeds, project / "landing", batch, order)
         spec, wall = project / "spark-pipeline.yml", f"{TODAY}T12:00:00Z"
         silverflow("run", "--spec", spec, "--wall", wall, "--workers", arguments.workers)
         found = tables(project / "lakehouse")
