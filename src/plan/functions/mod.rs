@@ -120,7 +120,7 @@ const RENAMED: [&str; 5] = ["charindex", "current_catalog", "current_database", 
 /// The names of all that can be called: functions of a row, of the clock and of many rows, and what makes rows.
 pub fn all_names() -> Vec<String> {
     let aggregates = SessionStateDefaults::default_aggregate_functions().into_iter().map(|f| f.name().to_owned());
-    let clock = super::clock::clock_functions().into_iter().map(|f| f.name().to_owned());
+    let clock = super::clock::clock_functions(None).into_iter().map(|f| f.name().to_owned());
     let others = crate::sql::GENERATORS.iter().chain(&RENAMED).map(|name| (*name).to_owned());
     let mut all: Vec<String> = names().into_iter().chain(aggregates).chain(clock).chain(others).collect();
     all.sort();
