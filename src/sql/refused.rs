@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, ObjectName, PipeOperator, Query, Select, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Value,
-    ValueWithSpan, Visit, Visitor,
+    Expr, JoinConstraint, JoinOperator, ObjectName, PipeOperator, Query, Select, SelectItem, SetExpr, SetOperator,
+    SetQuantifier, Spanned, TableFactor, Value, ValueWithSpan, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span as AstSpan;
 
@@ -107,6 +107,26 @@ pub(super) fn refuse_select(select: &Select, refuse: Refuse<'_>) {
     }
     if let Some(window) = select.named_window.first() {
         refuse("WINDOW", "", window.0.span);
+    }
+    shared_columns(select, refuse);
+}
+
+/// The planner takes the columns of USING from one side, whichever has the first name: with an outer join the other one
+/// may be the one that has a value.
+fn shared_columns(select: &Select, refuse: Refuse<'_>) {
+    const NAMED: &str = "name the columns, and those of USING by the side that has all of them: SELECT s.id, …";
+    let all = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
+    for join in select.from.iter().flat_map(|table| &table.joins) {
+        let shared = |on: &JoinConstraint| matches!(on, JoinConstraint::Using(_) | JoinConstraint::Natural);
+        match &join.join_operator {
+            JoinOperator::Left(on) | JoinOperator::LeftOuter(on) if all && shared(on) => {
+                refuse("* behind LEFT JOIN … USING", NAMED, join.relation.span());
+            }
+            JoinOperator::Right(on) | JoinOperator::RightOuter(on) | JoinOperator::FullOuter(on) if shared(on) => {
+                refuse("RIGHT or FULL JOIN … USING", "join ON s.id = r.id", join.relation.span());
+            }
+            _ => {}
+        }
     }
 }
 
