@@ -242,7 +242,7 @@ fn what_each_worker_does_is_told_and_a_key_that_takes_most_of_one_is_named() {
     let project = Project::new(HISTORY);
     // Of the first files two rows in three have one key; of the last one none has more than another.
     let fact = |row: usize, k: usize| json!({"k": k, "s": row, "text": format!("{row}")});
-    let mixed = |row: usize| fact(row, if row % 3 == 0 { row } else { 77 });
+    let mixed = |row: usize| fact(row, if row.is_multiple_of(3) { row } else { 77 });
     for file in 0..2 {
         let rows: Vec<_> = (file * 12_000..(file + 1) * 12_000).map(mixed).collect();
         project.land("facts", &file.to_string(), &rows);
