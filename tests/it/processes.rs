@@ -240,13 +240,13 @@ fn memory_and_scratch_are_those_of_every_process() {
 #[test]
 fn what_each_worker_does_is_told_and_a_key_that_takes_most_of_one_is_named() {
     let project = Project::new(HISTORY);
-    // Of the first file two rows in three have one key; of the second none has more than another.
+    // Of the first files two rows in three have one key; of the last one none has more than another.
     let fact = |row: usize, k: usize| json!({"k": k, "s": row, "text": format!("{row}")});
-    project.land(
-        "facts",
-        "0",
-        &(0..24_000).map(|row| fact(row, if row % 3 == 0 { row } else { 77 })).collect::<Vec<_>>(),
-    );
+    let mixed = |row: usize| fact(row, if row.is_multiple_of(3) { row } else { 77 });
+    for file in 0..2 {
+        let rows: Vec<_> = (file * 12_000..(file + 1) * 12_000).map(mixed).collect();
+        project.land("facts", &file.to_string(), &rows);
+    }
     let text = run_with(&project, 2, 1, &["--json"]).unwrap();
     let report = reported(&text);
     assert_eq!(text.matches("[HOT_KEY]").count(), 1, "{text}");
@@ -264,7 +264,7 @@ fn what_each_worker_does_is_told_and_a_key_that_takes_most_of_one_is_named() {
         let [sent, received] = ["sent_bytes", "received_bytes"].map(|name| process[name].as_u64().unwrap());
         assert!(sent.min(received) > 100_000, "{process}");
     }
-    project.land("facts", "1", &(0..24_000).map(|row| fact(row + 24_000, row)).collect::<Vec<_>>());
+    project.land("facts", "2", &(0..24_000).map(|row| fact(row + 24_000, row)).collect::<Vec<_>>());
     let text = run_with(&project, 2, 1, &["--figures"]).unwrap();
     assert!(text.contains("keyed rows") && text.contains("bytes exchanged a keyed row"), "{text}");
     assert!(!text.to_lowercase().contains("hot"), "{text}");
