@@ -115,13 +115,20 @@ mod linux {
         fn add_all(&mut self) -> bool {
             let mut complete = true;
             for place in self.places.clone() {
-                let Some(there) = place.root.ancestors().find(|folder| folder.is_dir()) else {
-                    complete = false;
-                    continue;
-                };
-                let folders = if there == place.root { place.folders() } else { vec![there.to_owned()] };
-                for folder in folders {
-                    complete &= self.add(&folder);
+                let mut watched = Vec::new();
+                // What comes into a folder before it is watched is not told: once it is, all is looked at again.
+                loop {
+                    let there = there(&place);
+                    if there.is_empty() {
+                        complete = false;
+                    }
+                    if there == watched {
+                        break;
+                    }
+                    for folder in &there {
+                        complete &= watched.contains(folder) || self.add(folder);
+                    }
+                    watched = there;
                 }
             }
             complete
@@ -148,6 +155,17 @@ mod linux {
             let written = mask.intersects(EventMask::CLOSE_WRITE | EventMask::MOVED_TO);
             (written && self.places.iter().any(|place| place.has(&path))).then_some(Notice::Whole(path))
         }
+    }
+
+    /// The folders of a place, or the nearest one above it; none if there is none.
+    fn there(place: &Landing) -> Vec<PathBuf> {
+        let mut there = match place.root.ancestors().find(|folder| folder.is_dir()) {
+            Some(there) if there == place.root => place.folders(),
+            Some(above) => vec![above.to_owned()],
+            None => Vec::new(),
+        };
+        there.sort();
+        there
     }
 
     impl Watcher {
@@ -210,6 +228,28 @@ mod linux {
         #![allow(clippy::unwrap_used)]
 
         use super::*;
+
+        /// Folders come while they are being watched.
+        #[test]
+        fn no_folder_is_missed_however_fast_it_comes() {
+            for _ in 0..200 {
+                let folder = tempfile::tempdir().unwrap();
+                let landing = folder.path().join("some/landing");
+                let (sender, notices) = crossbeam_channel::unbounded();
+                let places = vec![Landing { root: landing.clone(), deep: true }];
+                let (_watcher, complete) = Watcher::start(places, sender).unwrap();
+                assert!(complete);
+                std::fs::create_dir_all(landing.join("a/b/c")).unwrap();
+                let file = landing.join("a/b/c/file");
+                // The first notice says that there are folders to look into; by the last one all of them are watched.
+                notices.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+                let told = |file: &Path| {
+                    std::fs::write(file, "x").unwrap();
+                    notices.recv_timeout(std::time::Duration::from_millis(100)) == Ok(Notice::Whole(file.to_owned()))
+                };
+                assert!((0..600).any(|_| told(&file)));
+            }
+        }
 
         #[test]
         fn where_notices_were_lost_only_a_listing_shows_what_there_is() {
