@@ -276,7 +276,7 @@ pub fn start(plan: &Plan, history: &History) -> Result<Start> {
 /// table is not replaced.
 ///
 /// # Errors
-/// `SCD_TYPE_CHANGED`, `SEQUENCE_TYPE_CHANGED` (user), for each table with both types.
+/// `SCD_TYPE_CHANGED`, `AUTOCDC_INVALID_STATE.SEQUENCING_TYPE_DRIFT` (user), for each table with both types.
 pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> Result<()> {
     let datasets = plan.datasets.iter().enumerate().filter(|(index, _)| !replaced.contains(index));
     let errors = datasets.filter_map(|(_, dataset)| {
@@ -296,7 +296,7 @@ pub fn keep_kind(plan: &Plan, history: &History, replaced: &BTreeSet<usize>) -> 
         } else {
             let (old, new) = (changed(SEQUENCE_TYPE)?, cdc.sequence.data_type());
             (
-                "SEQUENCE_TYPE_CHANGED",
+                "AUTOCDC_INVALID_STATE.SEQUENCING_TYPE_DRIFT",
                 format!("{label} is in the order of {old} in the storage and of {new} in its definition"),
             )
         };

@@ -335,7 +335,11 @@ fn another_type_of_the_sequence_does_not_reorder_current_rows_in_silence() {
     let before = project.versions();
     project.define(&definitions("CAST(s AS STRING)"));
     for error in [project.run(1).map(drop).unwrap_err(), project.dry_run().map(drop).unwrap_err()] {
-        assert_eq!((error.code(), error.fault().exit_code()), ("SEQUENCE_TYPE_CHANGED", 2), "{error}");
+        assert_eq!(
+            (error.code(), error.fault().exit_code()),
+            ("AUTOCDC_INVALID_STATE.SEQUENCING_TYPE_DRIFT", 2),
+            "{error}"
+        );
         for part in ["in the order of Int64 in the storage and of Utf8", "--full-refresh main.default.latest"] {
             assert!(error.to_string().contains(part), "{part} is missing in {error}");
         }

@@ -245,7 +245,6 @@ fn same_reason(class: &str, code: &str) -> bool {
     let same = [
         ("CANNOT_SET_TOGETHER", "DUPLICATE_CLAUSES"),
         ("INVALID_MULTIPLE_ARGUMENT_CONDITIONS", "AUTOCDC_TRACK_HISTORY_REQUIRES_SCD2"),
-        ("AUTOCDC_INVALID_STATE.SEQUENCING_TYPE_DRIFT", "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"),
     ];
     class.rsplit('.').next() == code.rsplit('.').next() || same.contains(&(class, code))
 }
