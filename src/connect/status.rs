@@ -146,7 +146,9 @@ impl Told {
         let exception = match (known, error.fault()) {
             // Moments are cast by other means than numbers are.
             (Some(Condition { class: "CAST_INVALID_INPUT", .. }), _)
-                if [" cast to Date", " cast to Timestamp"].iter().any(|end| rest.contains(end)) =>
+                if [" cast to Date", " cast to Timestamp", " cast to DATE", " cast to TIMESTAMP"]
+                    .iter()
+                    .any(|end| rest.contains(end)) =>
             {
                 Exception::DateTime
             }

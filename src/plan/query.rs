@@ -25,7 +25,7 @@ use super::lateral;
 use super::metadata::{METADATA, hide_from_wildcards};
 use super::stars::expand_stars;
 use super::syntax::read_as_spark;
-use super::wording::in_spark_terms;
+use super::wording::{code_of, in_spark_terms};
 use crate::error::{Error, Result, Span};
 use crate::pipeline::frame::{Frame, FrameOp};
 use crate::pipeline::{EPOCH_COLUMN, Query, QueryBody, Source, near_miss};
@@ -325,10 +325,13 @@ pub fn from_datafusion(error: DataFusionError, span: &Span, source: Option<&Sour
             .help("add it to GROUP BY, or take any of its values: first_value(…)")
         }
         DataFusionError::Plan(message) | DataFusionError::Execution(message) => {
-            Error::user("INVALID_QUERY", in_spark_terms(message))
+            Error::user(code_of(message), in_spark_terms(message))
         }
         DataFusionError::Internal(message) => Error::internal(message.clone()),
-        other => Error::user("INVALID_QUERY", in_spark_terms(&other.strip_backtrace())),
+        other => {
+            let message = other.strip_backtrace();
+            Error::user(code_of(&message), in_spark_terms(&message))
+        }
     };
     planned.at(&place)
 }

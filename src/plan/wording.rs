@@ -17,6 +17,47 @@ static TYPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
+/// Conditions under which a function fails: the codes of errors of expressions without columns, whose one value is
+/// computed while the query is planned.
+const CONDITIONS: &[&str] = &[
+    "ARITHMETIC_OVERFLOW",
+    "CANNOT_PARSE_TIMESTAMP",
+    "CAST_INVALID_INPUT",
+    "CAST_OVERFLOW",
+    "COMPARATOR_RETURNS_NULL",
+    "CONVERSION_INVALID_INPUT",
+    "DATETIME_FIELD_OUT_OF_BOUNDS",
+    "DATETIME_OVERFLOW",
+    "DIVIDE_BY_ZERO",
+    "DUPLICATED_MAP_KEY",
+    "EXCEED_LIMIT_LENGTH",
+    "ILLEGAL_DAY_OF_WEEK",
+    "INTERVAL_ARITHMETIC_OVERFLOW",
+    "INTERVAL_NOT_COMPARABLE",
+    "INVALID_ARRAY_INDEX",
+    "INVALID_DATETIME_PATTERN",
+    "INVALID_INDEX_OF_ZERO",
+    "INVALID_JSON_RECORD",
+    "INVALID_PARAMETER_VALUE",
+    "INVALID_TIMEZONE",
+    "INVALID_URL",
+    "MALFORMED_CHARACTER_CODING",
+    "MALFORMED_RECORD_IN_PARSING",
+    "NULL_MAP_KEY",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "REGEX_TOO_COMPLEX",
+    "REMAINDER_BY_ZERO",
+    "USER_RAISED_EXCEPTION",
+];
+
+/// The code for a message of the planner.
+pub(super) fn code_of(message: &str) -> &'static str {
+    let plain = message.trim().strip_prefix("Execution error: ").unwrap_or(message);
+    let condition = plain.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    let known = condition.and_then(|(code, _)| CONDITIONS.iter().find(|known| **known == code));
+    known.copied().unwrap_or("INVALID_QUERY")
+}
+
 /// A message with types as Spark's DDL has them, and without the names that the planner has for kinds of errors.
 pub(super) fn in_spark_terms(message: &str) -> String {
     let mut plain = message.trim();
@@ -62,8 +103,33 @@ fn spelled(found: &Captures<'_>) -> Cow<'static, str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
-    use super::in_spark_terms;
+    use super::*;
+
+    /// What stands in `fault(…)` of the functions is known here.
+    #[test]
+    fn every_condition_of_a_function_is_a_code() {
+        let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/plan")];
+        let call = Regex::new(r#"\bfault\(\s*"([A-Z_]+)""#).unwrap();
+        let mut seen = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                for found in call.captures_iter(&std::fs::read_to_string(path).unwrap()) {
+                    let name = &found[1];
+                    assert_eq!(code_of(&format!("Execution error: [{name}] so it is")), name);
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 20, "only {seen}");
+        assert_eq!(code_of("[OTHER] so it is"), "INVALID_QUERY");
+    }
 
     #[test]
     fn types_are_those_of_ddl() {
