@@ -85,7 +85,8 @@ def written(process):
 
 
 def late_row(work, rows=100_000, updates=40, pause=0.3):
-    """Milliseconds and KB of each late row, the first of all first."""
+    """Milliseconds and KB of each late row. The first lands while the process starts: nobody is told of it yet, and a file as
+    young as that waits half a second for a second look."""
     project = Project(work / f"late_{rows}", HISTORY.format(format="json", files=1000))
     project.land("events/history.json", history(rows))
     print(f"{rows} changes taken in within {project.run():.1f} s")
@@ -107,7 +108,7 @@ def late_row(work, rows=100_000, updates=40, pause=0.3):
     events = " union all ".join(late(rows, number) for number in range(updates))
     check(duckdb.connect(), project, f"select *, 0 as rank from ({history(rows)}) union all select *, 1 from ({events})")
     tail = sorted(times)[min(len(times) - 1, len(times) * 99 // 100)]
-    print(f"silverflow, a late row to {rows} changes: the first {times[0]:.3g} ms and {sizes[0]:.3g} KB")
+    print(f"silverflow, a late row to {rows} changes: the first, process start included, {times[0]:.3g} ms and {sizes[0]:.3g} KB")
     print(f"  all: {spread(times, 'ms')}, 99 of 100 within {tail:.3g} ms; written {spread(sizes, 'KB')}")
     return times, sizes
 
